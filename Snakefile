@@ -1,0 +1,31 @@
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+# The demo is the config only where no other is given: a --configfile stands for itself, nothing leaks into it.
+if not workflow.overwrite_configfiles:
+
+    configfile: str(Path(workflow.basedir) / "config" / "config.yaml")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/weights.smk"
+include: "workflow/rules/extract.smk"
+include: "workflow/rules/metrics.smk"
+include: "workflow/rules/aggregate.smk"
+include: "workflow/rules/plots.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.report.input,
+
+
+onsuccess:
+    if Path(REPORT).exists():
+        print(f"The report is at {REPORT}")

@@ -1,0 +1,148 @@
+import re
+import sys
+
+sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
+
+from collapse.codehash import code_hash
+from collapse.config import load
+from collapse.errors import Refusal
+from collapse.registry import FIGURES, METRICS, module
+from collapse.tables import type_hash
+
+try:
+    config, GRID = load(config, workflow.basedir)
+except Refusal as refusal:
+    raise WorkflowError(str(refusal)) from None
+
+ENVIRONMENT = str(Path(workflow.basedir) / "environment.yml")
+REPORT = "results/report/index.html"
+
+RUN = "{model}/{weights}/{prompt}"
+STATES = f"results/states/{RUN}.parquet"
+CHECKPOINT = "results/weights/{model}/{weights}/checkpoint"
+WEIGHTS_RECORD = "results/weights/{model}/{weights}/weights.json"
+
+
+def one_of(names):
+    """A wildcard constraint: exactly one of these names, or, with none, nothing at all."""
+    return "|".join(map(re.escape, names)) or "(?!)"
+
+
+wildcard_constraints:
+    model=one_of(GRID.sources),
+    weights=one_of({"trained": None} | GRID.weights),
+    prompt=one_of(GRID.prompts),
+    beta=one_of(GRID.betas),
+    metric=one_of(GRID.metrics),
+
+
+def slugs(condition):
+    """Slugs of the weights for which a condition holds."""
+    return [slug for slug, weights in GRID.weights.items() if condition(weights)]
+
+
+def source_of(wildcards):
+    """The source section of a model: what identifies its trained weights."""
+    return GRID.sources[wildcards.model]
+
+
+def weights_definition(wildcards):
+    """All that the states of a run can depend on before extraction: source, scheme, and the code that makes weights."""
+    weights = GRID.weights[wildcards.weights]
+    return {
+        "source": GRID.sources[wildcards.model],
+        "scheme": weights.scheme,
+        "seed": weights.seed,
+        "code": code_hash("collapse.weights"),
+    }
+
+
+def model_memory(wildcards, input, attempt):
+    """Megabytes for a job that holds a model: twice its files and what Python and torch take, more at each retry."""
+    return int(attempt * (2000 + 2 * input.size_mb))
+
+
+def metrics_where(condition):
+    """Names of the config's metrics for which a condition on their registry entry holds."""
+    return [name for name in GRID.metrics if condition(METRICS[name])]
+
+
+def metric_parameters(metric):
+    """What a script needs to know of a metric."""
+    entry = METRICS[metric]
+    return {
+        "name": metric,
+        "module": module(metric),
+        "function": entry.function,
+        "over": entry.over,
+        "packages": list(entry.packages),
+    }
+
+
+def metric_files(metric):
+    """Every file of one metric over the whole grid."""
+    betas = [f"b{beta}/" for beta in GRID.betas] if METRICS[metric].per_beta else [""]
+    return [f"results/metrics/{metric}/{beta}{m}/{w}/{p}.parquet" for beta in betas for m, w, p in GRID.runs()]
+
+
+def metric_options(metric):
+    """The config's section of a metric, without the axis that its paths carry."""
+    section = config[metric] if METRICS[metric].options else {}
+    return {key: section[key] for key in sorted(section) if key != "betas"}
+
+
+def metric_code(metric):
+    """The code behind a metric's files: its module, the way there and back, and the types of its columns."""
+    tables = [metric, METRICS[metric].token_table] if METRICS[metric].token_table else [metric]
+    script = "clusters.py" if METRICS[metric].token_table else "metric.py"
+    return code_hash(module(metric), script) + "".join(type_hash(table) for table in tables)
+
+
+def table_files(table):
+    """The files that a table gathers."""
+    of_tokens = {METRICS[metric].token_table: metric for metric in GRID.metrics}
+    if table in of_tokens:
+        return [path.replace(f"/{of_tokens[table]}/", f"/{table}/", 1) for path in metric_files(of_tokens[table])]
+    return metric_files(table)
+
+
+def table_names():
+    """Every table of results/tables."""
+    extra = [METRICS[metric].token_table for metric in GRID.metrics if METRICS[metric].token_table]
+    return ["runs", *GRID.metrics, *extra]
+
+
+def drawable():
+    """The figures of the registry whose tables the config computes."""
+    return {name: figure for name, figure in FIGURES.items() if set(figure.tables) <= set(table_names())}
+
+
+def figure_subjects(figure):
+    """What one registry entry draws: itself, or itself for each model or beta."""
+    return {None: [""], "model": [f"/{m}" for m in GRID.sources], "beta": [f"/b{b}" for b in GRID.betas]}[figure.per]
+
+
+def figure_names():
+    """Every figure as it stands in paths: name, or name/subject."""
+    return [name + subject for name, figure in drawable().items() for subject in figure_subjects(figure)]
+
+
+def figure_tables(figure):
+    """The tables that a figure reads."""
+    return [f"results/tables/{table}.parquet" for table in FIGURES[figure.split("/")[0]].tables]
+
+
+def figure_parameters(figure):
+    """What a script needs to know of a figure."""
+    name, _, subject = figure.partition("/")
+    return {"name": name, "subject": subject, "module": f"collapse.figures.{FIGURES[name].module}"}
+
+
+def figure_code(figure):
+    """The code behind a figure."""
+    return code_hash("draw_figure.py", figure_parameters(figure)["module"])
+
+
+def figure_questions():
+    """Each figure with the question under which the report shows it."""
+    return {name: FIGURES[name.split("/")[0]].question for name in figure_names()}

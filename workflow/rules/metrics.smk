@@ -1,0 +1,83 @@
+# Every metric of every run: states in, one tidy parquet out. What a metric is stands in collapse/registry.py.
+
+
+rule metric:
+    input:
+        states=STATES,
+    output:
+        table=f"results/metrics/{{metric}}/{RUN}.parquet",
+    params:
+        metric=lambda wildcards: metric_parameters(wildcards.metric),
+        options=lambda wildcards: metric_options(wildcards.metric),
+        code=lambda wildcards: metric_code(wildcards.metric),
+    log:
+        f"results/logs/metrics/{{metric}}/{RUN}.log",
+    benchmark:
+        f"results/benchmarks/metrics/{{metric}}/{RUN}.tsv"
+    conda:
+        ENVIRONMENT
+    wildcard_constraints:
+        metric=one_of(metrics_where(lambda metric: not metric.per_beta and not metric.token_table)),
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    script:
+        "../scripts/metric.py"
+
+
+# One file per inverse temperature: a new beta computes only itself.
+rule metric_at_beta:
+    input:
+        states=STATES,
+    output:
+        table=f"results/metrics/{{metric}}/b{{beta}}/{RUN}.parquet",
+    params:
+        metric=lambda wildcards: metric_parameters(wildcards.metric),
+        options=lambda wildcards: metric_options(wildcards.metric),
+        beta=lambda wildcards: GRID.betas[wildcards.beta],
+        code=lambda wildcards: metric_code(wildcards.metric),
+    log:
+        f"results/logs/metrics/{{metric}}/b{{beta}}/{RUN}.log",
+    benchmark:
+        f"results/benchmarks/metrics/{{metric}}/b{{beta}}/{RUN}.tsv"
+    conda:
+        ENVIRONMENT
+    wildcard_constraints:
+        metric=one_of(metrics_where(lambda metric: metric.per_beta)),
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    script:
+        "../scripts/metric.py"
+
+
+# Clusters are needed per token by what is measured on them: a second table holds the labels.
+rule clusters:
+    input:
+        states=STATES,
+    output:
+        table=f"results/metrics/clusters/{RUN}.parquet",
+        tokens=f"results/metrics/cluster_labels/{RUN}.parquet",
+    params:
+        metric=metric_parameters("clusters"),
+        options=metric_options("clusters"),
+        code=metric_code("clusters"),
+    log:
+        f"results/logs/metrics/clusters/{RUN}.log",
+    benchmark:
+        f"results/benchmarks/metrics/clusters/{RUN}.tsv"
+    conda:
+        ENVIRONMENT
+    threads: 1
+    resources:
+        mem_mb=1500,
+        runtime=60,
+    script:
+        "../scripts/clusters.py"
+
+
+rule metrics:
+    input:
+        [path for metric in GRID.metrics for path in metric_files(metric)],

@@ -1,0 +1,32 @@
+# One self-contained page.
+
+
+rule write_report:
+    input:
+        tables=rules.tables.input,
+        figures=expand("results/figures/{figure}.svg", figure=figure_names()),
+        captions=expand("results/figures/{figure}.md", figure=figure_names()),
+        template=str(Path(workflow.basedir) / "workflow/report/index.html.j2"),
+    output:
+        page=report(REPORT, caption="../report/page.rst", category="Report"),
+    params:
+        config=config,
+        figures=figure_questions(),
+        code=code_hash("write_report.py"),
+    log:
+        "results/logs/report.log",
+    benchmark:
+        "results/benchmarks/report.tsv"
+    conda:
+        ENVIRONMENT
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    script:
+        "../scripts/write_report.py"
+
+
+rule report:
+    input:
+        REPORT,

@@ -1,0 +1,75 @@
+# From a source to checkpoints: the trained weights, once, and random ones, drawn again whenever they are needed.
+
+
+# On a cluster this runs where Snakemake runs: compute nodes often have no network.
+rule fetch:
+    output:
+        snapshot=directory("results/models/{model}/snapshot"),
+        record="results/models/{model}/source.json",
+    params:
+        source=source_of,
+        code=code_hash("fetch.py"),
+    log:
+        "results/logs/fetch/{model}.log",
+    benchmark:
+        "results/benchmarks/fetch/{model}.tsv"
+    conda:
+        ENVIRONMENT
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=120,
+    localrule: True
+    script:
+        "../scripts/fetch.py"
+
+
+rule trained_weights:
+    input:
+        snapshot="results/models/{model}/snapshot",
+        source="results/models/{model}/source.json",
+    output:
+        checkpoint=directory("results/weights/{model}/trained/checkpoint"),
+        record="results/weights/{model}/trained/weights.json",
+    params:
+        code=code_hash("trained_weights.py"),
+    log:
+        "results/logs/weights/{model}/trained.log",
+    benchmark:
+        "results/benchmarks/weights/{model}/trained.tsv"
+    conda:
+        ENVIRONMENT
+    threads: 1
+    resources:
+        mem_mb=model_memory,
+        runtime=60,
+    script:
+        "../scripts/trained_weights.py"
+
+
+# A seed draws the same weights again, so the checkpoint goes once its states exist; its record stays.
+rule draw_weights:
+    input:
+        checkpoint="results/weights/{model}/trained/checkpoint",
+        record="results/weights/{model}/trained/weights.json",
+    output:
+        checkpoint=temp(directory(CHECKPOINT)),
+        record=WEIGHTS_RECORD,
+    params:
+        seed=lambda wildcards: GRID.weights[wildcards.weights].seed,
+        norms=lambda wildcards: GRID.weights[wildcards.weights].norms,
+        code=code_hash("draw_weights.py"),
+    log:
+        "results/logs/weights/{model}/{weights}.log",
+    benchmark:
+        "results/benchmarks/weights/{model}/{weights}.tsv"
+    conda:
+        ENVIRONMENT
+    wildcard_constraints:
+        weights=one_of(slugs(lambda weights: weights.is_drawn)),
+    threads: 1
+    resources:
+        mem_mb=model_memory,
+        runtime=60,
+    script:
+        "../scripts/draw_weights.py"

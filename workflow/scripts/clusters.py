@@ -1,0 +1,17 @@
+"""Cluster every layer of one run: a row per layer, and a row per token with its label."""
+
+from collapse.job import job
+
+with job(snakemake):
+    from collapse import tables
+    from collapse.measure import measure, metric_record
+    from collapse.metrics.clusters import clusters, token_rows
+
+    metric, options = snakemake.params.metric, dict(snakemake.params.options)
+    rows, labels = [], []
+    for keys, (values, *tokens), mask in measure(snakemake.input.states, clusters, "trajectory", options):
+        rows.append(keys | values)
+        labels += [keys | token for token in token_rows(values, *tokens, mask)]
+    record = metric_record(snakemake.input.states, metric, options, snakemake.params.code)
+    tables.write(snakemake.output.table, "clusters", rows, record)
+    tables.write(snakemake.output.tokens, "cluster_labels", labels, record)

@@ -1,0 +1,157 @@
+"""Checkpoints: safetensors directories with config and tokenizer, and their loading into the base model.
+
+A checkpoint is loaded whole or not at all: a tensor that the model misses, or that it cannot place, is refused,
+since transformers would otherwise fill the gap with fresh random numbers and go on.
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from collapse.architectures import HEADS, architecture
+from collapse.errors import Refusal
+
+
+def model_type(directory):
+    """Return the `model_type` that a checkpoint's config.json gives."""
+    path = Path(directory) / "config.json"
+    if not path.is_file():
+        raise Refusal(f"{directory}: has no config.json, so it is no checkpoint that transformers can load")
+    return json.loads(path.read_text(encoding="utf-8")).get("model_type")
+
+
+def tensors(directory):
+    """Yield (name, tensor on the CPU) of every tensor in a checkpoint's safetensors files, sorted by name.
+
+    Files are mapped, so only one tensor is in memory at a time.
+    """
+    where = {}
+    for path in sorted(Path(directory).glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():
+                if name in where:
+                    raise Refusal(f"{directory}: tensor {name} is in {where[name].name} and in {path.name}")
+                where[name] = path
+    if not where:
+        raise Refusal(f"{directory}: has no *.safetensors file with tensors")
+    open_path = open_file = None
+    for name in sorted(where, key=lambda key: (where[key], key)):
+        if where[name] != open_path:
+            open_path, open_file = where[name], safe_open(where[name], framework="pt")
+        yield name, open_file.get_tensor(name)
+
+
+def as_float32(tensor):
+    """Return a floating tensor as a float32 array (fp16 and bf16 are cast), or None for any other type."""
+    return tensor.to(torch.float32).numpy() if tensor.is_floating_point() else None
+
+
+def content_hash(array):
+    """Return the sha256 of an array's shape and bytes."""
+    digest = hashlib.sha256(repr((array.shape, str(array.dtype))).encode())
+    digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def weights_hash(tensor_records):
+    """Return one sha256 over the names and content hashes of all tensors."""
+    lines = (f"{name} {record['sha256']}\n" for name, record in sorted(tensor_records.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def frobenius(array):
+    """Return the Frobenius norm, summed in float64 without a float64 copy of the whole array."""
+    flat = array.reshape(-1)
+    return float(np.sqrt(sum(np.square(flat[i : i + (1 << 22)], dtype=np.float64).sum() for i in range(0, flat.size, 1 << 22))))
+
+
+def load_model(directory, device):
+    """Load a checkpoint's base model: float32, eager attention, eval mode.
+
+    Returns
+    -------
+    (model, Architecture)
+
+    Raises
+    ------
+    Refusal
+        If a tensor is missing, has the wrong shape or is left over, or the architecture is not known.
+    """
+    from transformers import AutoModel
+
+    entry = architecture(model_type(directory))
+    try:
+        model, report = AutoModel.from_pretrained(
+            directory,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **entry.load,
+        )
+    except RuntimeError as error:
+        raise Refusal(f"{directory}: transformers could not load it: {error}") from error
+    _require_complete(directory, report, entry)
+    return model.to(device).eval(), entry
+
+
+def _require_complete(directory, report, entry):
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise Refusal(
+            f"{directory}: {len(missing)} tensors are missing, first {missing[0]}: they would be random. The checkpoint "
+            "and its config.json (number of layers?) do not belong together."
+        )
+    if report["mismatched_keys"]:
+        raise Refusal(f"{directory}: tensors whose shape differs from config.json: {sorted(report['mismatched_keys'])[:3]}")
+    left = [key for key in report["unexpected_keys"] if not HEADS.search(key)]
+    left = sorted(key for key in left if not (entry.buffers and re.search(entry.buffers, key)))
+    if left:
+        raise Refusal(
+            f"{directory}: {len(left)} tensors have no place in the model, first {left[0]}. The checkpoint and its "
+            "config.json (number of layers?) do not belong together."
+        )
+
+
+def load_tokenizer(directory):
+    """Load a checkpoint's fast tokenizer: slow ones split some text differently.
+
+    Raises
+    ------
+    Refusal
+        If there is none.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    if not tokenizer.is_fast:
+        raise Refusal(f"{directory}: has only a slow tokenizer; a tokenizer.json is needed")
+    return tokenizer
+
+
+def convert_gguf(snapshot, gguf_file, directory):
+    """De-quantise a GGUF file into a float32 safetensors checkpoint.
+
+    transformers cannot save what it read from GGUF as it is: the quantisation entry of the config is dropped, and a
+    tied output head is not written a second time.
+    """
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(snapshot, gguf_file=gguf_file, dtype=torch.float32, local_files_only=True)
+    state = model.state_dict()
+    if model.config.tie_word_embeddings:
+        embedding = model.get_input_embeddings().weight.data_ptr()
+        state = {name: t for name, t in state.items() if t.data_ptr() != embedding or name.endswith("embed_tokens.weight")}
+    save_file({name: t.contiguous() for name, t in state.items()}, directory / "model.safetensors", {"format": "pt"})
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.config.save_pretrained(directory)
+    AutoTokenizer.from_pretrained(snapshot, gguf_file=gguf_file, local_files_only=True).save_pretrained(directory)

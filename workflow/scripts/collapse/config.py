@@ -1,0 +1,247 @@
+"""The config: its validation, in messages that name the key, the value and what is allowed, and the grid it declares."""
+
+import difflib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import jsonschema
+import yaml
+
+from collapse.errors import Refusal
+from collapse.prompts import read_prompts_table
+from collapse.registry import METRICS
+
+SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "config.schema.yaml"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One column of the grid: a scheme with its seed or beta.
+
+    Attributes
+    ----------
+    slug : str
+        Its name in paths and tables.
+    scheme : str
+        `trained`, `norm-matched`, `norm-matched-reset` or `identity`.
+    seed : int or None
+    beta : float or None
+    norms : str or None
+    """
+
+    slug: str
+    scheme: str
+    seed: int | None = None
+    beta: float | None = None
+    norms: str | None = None
+
+    @property
+    def is_drawn(self):
+        return self.seed is not None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Everything that the config asks for.
+
+    Attributes
+    ----------
+    sources : dict
+        Model name -> its source section.
+    prompts : dict
+        Prompt name -> path of its file.
+    weights : dict
+        Slug -> Weights.
+    betas : dict
+        Name in paths -> inverse temperature of the energy.
+    metrics : list of str
+    """
+
+    sources: dict
+    prompts: dict
+    weights: dict
+    betas: dict
+    metrics: list
+
+    def runs(self):
+        """Return every (model, weights slug, prompt), in the config's order."""
+        return [(m, w, p) for m in self.sources for w in self.weights for p in self.prompts]
+
+
+def schema():
+    """Return the parsed JSON schema of the config."""
+    return yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
+
+
+def load(config, repository):
+    """Validate a config and return it with defaults filled in.
+
+    Parameters
+    ----------
+    config : dict
+        What Snakemake read.
+    repository : path
+        Where relative paths of the config start.
+
+    Returns
+    -------
+    (dict, Grid)
+
+    Raises
+    ------
+    Refusal
+        With one line per fault.
+    """
+    validator = jsonschema.Draft202012Validator(schema())
+    faults = sorted({_explain(error) for error in validator.iter_errors(config)})
+    if faults:
+        raise Refusal(_headline(faults))
+    config = _with_defaults(config, schema())
+    weights = _expand_weights(config["weights"])
+    table = Path(repository) / config["prompts_table"]
+    faults += _duplicates("models", [model["name"] for model in config["models"]])
+    faults += _duplicates("prompts", config["prompts"])
+    faults += _duplicates("weights", [w.slug for w in weights])
+    faults += _duplicates("metrics", config["metrics"])
+    faults += _duplicates("energy.betas", [number_slug(beta) for beta in config["energy"]["betas"]])
+    faults += [
+        f"metrics: {name!r} is no metric; allowed: {', '.join(METRICS)}" for name in config["metrics"] if name not in METRICS
+    ]
+    prompts, prompt_faults = _find_prompts(config["prompts"], table)
+    faults += prompt_faults
+    if faults:
+        raise Refusal(_headline(faults))
+    return config, Grid(
+        sources={model["name"]: _source(model["source"], repository) for model in config["models"]},
+        prompts=prompts,
+        weights={w.slug: w for w in weights},
+        betas={number_slug(beta): float(beta) for beta in config["energy"]["betas"]},
+        metrics=config["metrics"],
+    )
+
+
+def number_slug(number):
+    """Return a number as it stands in paths: the shortest decimal that reads back as it, so 1 and 1.0 are one name.
+
+    >>> number_slug(0.1), number_slug(1.0), number_slug(1e-05)
+    ('0.1', '1', '1e-05')
+    """
+    return str(int(number)) if float(number).is_integer() and abs(number) < 1e15 else repr(float(number))
+
+
+def _expand_weights(entries):
+    expanded = []
+    for entry in entries:
+        scheme = entry["scheme"]
+        if scheme == "trained":
+            expanded.append(Weights("trained", scheme))
+        elif scheme == "norm-matched":
+            norms = entry.get("norms", "keep")
+            name = scheme if norms == "keep" else f"{scheme}-{norms}"
+            expanded += [Weights(f"{name}-s{seed}", name, seed=seed, norms=norms) for seed in entry["seeds"]]
+        else:
+            expanded += [Weights(f"{scheme}-b{number_slug(b)}", scheme, beta=float(b)) for b in entry["betas"]]
+    return expanded
+
+
+def _source(source, repository):
+    """A local path may be relative to the repository."""
+    return source | {"path": str(Path(repository) / source["path"])} if source["kind"] == "local" else source
+
+
+def _find_prompts(names, table):
+    if not table.is_file():
+        return {}, [f"prompts_table: {table} does not exist"]
+    try:
+        rows = read_prompts_table(table)
+    except Refusal as refusal:
+        return {}, [f"prompts_table: {refusal}"]
+    found, faults = {}, []
+    for name in names:
+        if name not in rows:
+            faults.append(f"prompts: {name!r} has no row in {table}{_suggest(name, rows)}; it has: {', '.join(rows)}")
+            continue
+        path = table.parent / rows[name]["file"]
+        if not path.is_file():
+            faults.append(f"prompts: the file of {name!r}, {path}, does not exist; add it, or take the prompt out")
+        found[name] = str(path)
+    return found, faults
+
+
+def _duplicates(key, names):
+    return [f"{key}: {name!r} stands {names.count(name)} times; each may stand once" for name in sorted(set(names)) if names.count(name) > 1]
+
+
+def _headline(faults):
+    return "The config cannot be right:\n" + "\n".join(f"  * {fault}" for fault in faults)
+
+
+def _with_defaults(value, spec):
+    """Fill in the defaults of the schema, at every depth."""
+    if isinstance(value, dict) and "properties" in spec:
+        filled = dict(value)
+        for key, inner in spec["properties"].items():
+            if key not in filled and "default" in inner:
+                filled[key] = inner["default"]
+            if key in filled:
+                filled[key] = _with_defaults(filled[key], inner)
+        return filled
+    return value
+
+
+def _explain(error):
+    """Turn a schema error into: key, value, what is allowed."""
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path).lstrip(".") or "config"
+    value, spec, kind = error.instance, error.schema, error.validator
+    if kind in ("additionalProperties", "unevaluatedProperties"):
+        allowed = sorted(spec["properties"])
+        unknown = sorted(map(str, set(value) - set(allowed)))
+        return "; ".join(f"{_inside(key, name)}: unknown key{_suggest(name, allowed)}; allowed: {', '.join(allowed)}" for name in unknown)
+    if kind == "required":
+        missing = [name for name in error.validator_value if name not in value]
+        return f"{key}: lacks {', '.join(missing)}{_meaning(spec, missing)}"
+    if kind == "type":
+        return f"{key}: found {value!r}, allowed: {_types(error.validator_value)}{_yaml_hint(value, error.validator_value)}"
+    if kind in ("enum", "const"):
+        allowed = error.validator_value if kind == "enum" else [error.validator_value]
+        return f"{key}: found {value!r}{_suggest(value, allowed)}; allowed: {', '.join(map(str, allowed))}"
+    if kind == "pattern":
+        return f"{key}: found {value!r}, allowed: {spec.get('description', error.validator_value)}"
+    return f"{key}: {error.message}" + (f"; {spec['description']}" if "description" in spec else "")
+
+
+def _inside(key, name):
+    return name if key == "config" else f"{key}.{name}"
+
+
+def _meaning(spec, names):
+    texts = [f"{name}: {spec['properties'][name]['description']}" for name in names if "description" in spec.get("properties", {}).get(name, {})]
+    return f" ({'; '.join(texts)})" if texts else ""
+
+
+def _types(names):
+    names = [names] if isinstance(names, str) else names
+    words = {"object": "a mapping", "array": "a list", "string": "text", "integer": "a whole number", "number": "a number"}
+    return " or ".join(words.get(name, name) for name in names)
+
+
+def _yaml_hint(value, wanted):
+    if wanted in ("number", "integer") and isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return ""
+        if math.isfinite(number):
+            written = repr(number) if "." in repr(number) else repr(number).replace("e", ".0e")
+            return f" (YAML read it as text: write {written}, without quotes)"
+    if wanted == "string" and isinstance(value, bool):
+        return " (YAML reads yes, no, on and off as true or false: put it in quotes)"
+    if wanted == "string" and isinstance(value, (int, float)):
+        return " (YAML read it as a number: put it in quotes)"
+    return ""
+
+
+def _suggest(word, allowed):
+    close = difflib.get_close_matches(str(word), list(map(str, allowed)), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,140 @@
+"""One quantity against relative depth: prompts down, models across, trained against random and theory."""
+
+from dataclasses import dataclass
+
+from collapse.figures.draw import Drawing
+from collapse.figures.panels import describe_data, describe_nulls, grid, label_grid, legend, plot_schemes
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a figure of this kind shows."""
+
+    table: str
+    column: str
+    tokens: str
+    label: str
+    definition: str
+    reading: str
+    limits: tuple | None = None
+    scale: str = "linear"
+
+
+CURVES = {
+    "mass_near_one": Curve(
+        "inner_products",
+        "mass_near_one",
+        "content",
+        "Mass near one",
+        "the share of token pairs whose directions have a cosine above 0.9",
+        "At 1 all tokens point the same way: collapse. At 0 no pair is close.",
+        (-0.03, 1.03),
+    ),
+    "mean_inner_product": Curve(
+        "inner_products",
+        "mean_inner_product",
+        "content",
+        "Mean inner product",
+        "the mean cosine over pairs of token directions",
+        "It rises before any pair passes the threshold of the mass near one.",
+        (-0.35, 1.03),
+    ),
+    "energy": Curve(
+        "energy",
+        "energy",
+        "content",
+        "Interaction energy",
+        "the sum over all token pairs, self-pairs included, of exp(beta times cosine), over 2 beta n squared",
+        "Attention with Q = K = V = I and no mask can only raise it; its largest value, exp(beta) / (2 beta), is collapse.",
+    ),
+    "effective_rank_raw": Curve(
+        "effective_rank",
+        "effective_rank_raw",
+        "all",
+        "Effective rank, raw states (as in the source study)",
+        "the exponential of the entropy of the normalised singular values of the raw states",
+        "It counts directions in use and is at most the number of tokens. Norms count: one massive token can set it, "
+        "which the centred version below, without the first token, does not share.",
+    ),
+    "effective_rank_centred": Curve(
+        "effective_rank",
+        "effective_rank_centred",
+        "content",
+        "Effective rank, directions around their mean",
+        "the same of the states divided by their norms, minus their mean over tokens",
+        "The control of the raw version: neither norms nor a direction shared by all tokens enter.",
+    ),
+    "cka_biased": Curve(
+        "cka",
+        "cka_biased",
+        "all",
+        "CKA with the layer before, biased (as in the source study)",
+        "linear centred CKA of token directions with the layer before",
+        "Near 1 a layer keeps the geometry. Independent clouds of n tokens in d dimensions give about d / (n + d), not 0.",
+        (-0.05, 1.05),
+    ),
+    "cka_debiased": Curve(
+        "cka",
+        "cka_debiased",
+        "content",
+        "CKA with the layer before, debiased",
+        "the same from the unbiased estimator of HSIC",
+        "The control of the biased version: independent clouds give 0 on average.",
+        (-0.25, 1.05),
+    ),
+    "nn_stability": Curve(
+        "nn_stability",
+        "nn_stability",
+        "content",
+        "Nearest-neighbour stability",
+        "the share of tokens whose nearest neighbour by cosine is the same token as in the layer before",
+        "Near 1 the local geometry is kept; in a collapsed layer neighbours are rounding, so it is undefined there.",
+        (-0.05, 1.05),
+    ),
+}
+
+
+def draw(name, subject, frames):
+    """Draw one quantity for every prompt and model.
+
+    Parameters
+    ----------
+    name : str
+        A key of `CURVES`.
+    subject : str
+        `b` and an inverse temperature for the energy, else empty.
+    frames : dict of DataFrame
+        The results table that the quantity is in.
+    """
+    curve = CURVES[name]
+    frame = frames[curve.table]
+    frame = frame[frame["tokens"] == curve.tokens]
+    title = curve.label
+    if subject:
+        beta = float(subject.removeprefix("b"))
+        frame = frame[frame["beta"] == beta]
+        title = f"{curve.label} at beta {subject.removeprefix('b')}"
+    models, prompts = list(frame["model"].unique()), list(frame["prompt"].unique())
+    figure, axes = grid(len(prompts), len(models))
+    for row, prompt in zip(axes, prompts):
+        for axis, model in zip(row, models):
+            plot_schemes(axis, frame[(frame["model"] == model) & (frame["prompt"] == prompt)], curve.column)
+    axes[0, 0].set_xlim(-0.02, 1.08)
+    axes[0, 0].set_yscale(curve.scale)
+    if curve.limits:
+        axes[0, 0].set_ylim(*curve.limits)
+    label_grid(axes, prompts, models, "relative depth (layer / blocks)")
+    legend(figure, frame)
+    caption = (
+        f"{title}: {curve.definition}, against relative depth. {curve.reading} {describe_data(frame, curve.tokens)}"
+        f"{describe_nulls(frame, curve.column)}"
+    )
+    return Drawing(figure, title, caption, _alternative(frame, curve, title))
+
+
+def _alternative(frame, curve, title):
+    """Say in words where each line ends: the value at the last block, over prompts."""
+    last = frame[(frame["stage"] == "block") & (frame["depth"] == 1)]
+    ends = last.groupby(["model", "scheme"], sort=False)[curve.column].agg(["min", "max"]).dropna()
+    words = "; ".join(f"{m}, {s}: {low:.3g} to {high:.3g}" for (m, s), low, high in ends.itertuples())
+    return f"Line plots of {title.lower()}, one panel per prompt and model. At the last block, over prompts: {words or 'undefined everywhere'}."

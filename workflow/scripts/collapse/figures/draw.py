@@ -1,0 +1,65 @@
+"""Draw one figure and write its three files."""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.figure
+
+from collapse import tables as results
+from collapse.atomic import replacing, write_text
+from collapse.figures import style
+
+
+@dataclass
+class Drawing:
+    """A drawn figure with its words.
+
+    Attributes
+    ----------
+    figure : matplotlib.figure.Figure
+    title : str
+        One line.
+    caption : str
+        What it shows: quantity and definition, models, weights, prompts, token rule, band.
+    alternative : str
+        What a reader who cannot see it should know.
+    """
+
+    figure: matplotlib.figure.Figure
+    title: str
+    caption: str
+    alternative: str
+
+
+def draw(name, subject, module, tables, svg, png, caption):
+    """Draw the figure `name` (of `subject`, if it has one) and write SVG, PNG at 300 dpi and caption.
+
+    Parameters
+    ----------
+    name, subject, module : str
+        The figure, what it is drawn for (a model, a beta, or nothing), and the module that draws it.
+    tables : list of path
+        Results tables; the module gets them as {table name: DataFrame}.
+    svg, png, caption : path
+        Outputs. The caption is Markdown: title, caption, alternative text.
+    """
+    style.apply()
+    frames = {Path(path).stem: results.read(path, Path(path).stem).to_pandas() for path in tables}
+    drawing = importlib.import_module(module).draw(name, subject, frames)
+    for path, kind in ((svg, "svg"), (png, "png")):
+        with replacing(path) as temporary:
+            metadata = {"Date": None} if kind == "svg" else None
+            drawing.figure.savefig(temporary, format=kind, metadata=metadata)
+    write_text(caption, caption_text(drawing.title, drawing.caption, drawing.alternative))
+
+
+def caption_text(title, caption, alternative):
+    """Return a caption file's text."""
+    return f"# {title}\n\n{caption}\n\nAlternative text: {alternative}\n"
+
+
+def read_caption(path):
+    """Return (title, caption, alternative text) of a caption file."""
+    title, caption, alternative = Path(path).read_text(encoding="utf-8").strip().split("\n\n")
+    return title.removeprefix("# "), caption, alternative.removeprefix("Alternative text: ")

@@ -1,0 +1,72 @@
+"""How all inner products of a model are distributed, layer by layer: one figure per model."""
+
+import numpy as np
+from matplotlib.colors import LogNorm
+
+from collapse.figures import style
+from collapse.figures.draw import Drawing
+from collapse.figures.panels import TOKEN_WORDS, grid, label_grid
+
+TOKENS = "content"
+FLOOR = 1e-3
+
+
+def draw(name, subject, frames):
+    """Draw, per prompt and scheme, the share of pairs in each bin of cosine against depth.
+
+    Parameters
+    ----------
+    name : str
+        Unused: this module draws one figure.
+    subject : str
+        The model.
+    frames : dict of DataFrame
+        `inner_products`.
+    """
+    frame = frames["inner_products"]
+    frame = frame[(frame["model"] == subject) & (frame["tokens"] == TOKENS) & (frame["stage"] != "final_norm")]
+    prompts, schemes = list(frame["prompt"].unique()), list(frame["scheme"].unique())
+    figure, axes = grid(len(prompts), len(schemes), width=2.2)
+    image = None
+    for row, prompt in zip(axes, prompts):
+        for axis, scheme in zip(row, schemes):
+            cell = frame[(frame["prompt"] == prompt) & (frame["scheme"] == scheme)]
+            image = _panel(axis, cell) or image
+    label_grid(axes, prompts, [style.look(scheme)["label"] for scheme in schemes], "relative depth (layer / blocks)")
+    if image is not None:
+        bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
+        bar.set_label("share of pairs per bin (log scale)")
+    figure.supylabel("cosine of token directions (dashed: 0.9)", fontsize=8)
+    seeds = frame["seed"].nunique()
+    caption = (
+        f"Histogram of the cosines of all token pairs of {subject} at each depth: 50 equal bins, colour the share of pairs, "
+        f"logarithmic, white below {FLOOR:g}. Pairs above the dashed line are the mass near one. Random weights: the counts "
+        f"of {seeds} seeds added up. Prompts: {', '.join(prompts)}. Tokens: {TOKEN_WORDS[TOKENS]}."
+    )
+    return Drawing(figure, f"Inner products over layers: {subject}", caption, _alternative(frame, subject))
+
+
+def _panel(axis, cell):
+    """Draw one scheme on one prompt; the histograms of its seeds are added up."""
+    defined = cell[cell["histogram"].notna()]
+    axis.set_ylim(-1, 1)
+    if defined.empty:
+        axis.text(0.5, 0.5, "undefined", ha="center", transform=axis.transAxes)
+        return None
+    counts = defined.groupby("layer")["histogram"].agg(lambda column: np.sum(np.stack(column.to_list()), axis=0))
+    share = np.stack(counts.to_list()).astype(float)
+    share /= share.sum(axis=1, keepdims=True)
+    depth = defined.groupby("layer")["depth"].first().to_numpy()
+    half = 0.5 / max(defined["layer"].max(), 1)
+    edges = np.append(depth - half, depth[-1] + half)
+    norm = LogNorm(FLOOR, 1.0)
+    shown = np.where(share.T >= FLOOR, share.T, np.nan)
+    image = axis.pcolormesh(edges, np.linspace(-1, 1, 51), shown, norm=norm, cmap="viridis_r", rasterized=True)
+    axis.axhline(0.9, color="#444444", linewidth=0.7, linestyle="--")
+    return image
+
+
+def _alternative(frame, subject):
+    last = frame[frame["depth"] == 1].groupby("scheme", sort=False)["mean_inner_product"].mean().dropna()
+    words = "; ".join(f"{scheme}: {value:.3g}" for scheme, value in last.items())
+    return f"Heat maps of cosine against depth for {subject}. Mean cosine at the last block, over prompts: {words or 'undefined'}."

@@ -1,0 +1,58 @@
+"""The one style of all figures: colours that colour-blind readers tell apart, line styles that survive grey print."""
+
+import matplotlib
+
+RC = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "figure.dpi": 100,
+    "savefig.dpi": 300,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "token-collapse",
+}
+
+# Okabe and Ito's palette; each scheme also has its own dash.
+LOOKS = {
+    "trained": {"color": "#0072B2", "linestyle": "-", "linewidth": 1.6, "label": "trained"},
+    "norm-matched": {"color": "#D55E00", "linestyle": "--", "linewidth": 1.3, "label": "random, norm-matched"},
+    "norm-matched-reset": {
+        "color": "#CC79A7",
+        "linestyle": (0, (5, 1, 1, 1)),
+        "linewidth": 1.3,
+        "label": "random, norm-matched, norms reset",
+    },
+    "identity": {"color": "#009E73", "linestyle": ":", "linewidth": 1.6, "label": "theory (Q = K = V = I)"},
+}
+
+
+def apply():
+    """Use this style, and no display."""
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update(RC)
+
+
+def look(scheme):
+    """Return the line style of a scheme."""
+    return LOOKS[scheme]
+
+
+def prompt_label(prompt):
+    """Return a prompt's name for an axis label: underscores become line breaks or spaces, so that it fits a small panel."""
+    words, lines = prompt.split("_"), [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) > 14:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)

@@ -1,0 +1,123 @@
+"""Effective rank: how many directions the tokens of a layer really use.
+
+With singular values sigma_k and p_k = sigma_k / sum(sigma), the effective rank is exp(-sum p_k log p_k). It lies
+between 1 (rank one, all tokens on a line) and the rank, which min(n, d) bounds: with few tokens it is capped by them.
+
+* `effective_rank_raw` of H, as in the source study: norms count, and one massive token can set it;
+* `effective_rank_sphere` of X, the directions alone;
+* `effective_rank_centred` of X minus its mean: without the direction that all tokens share.
+
+From p_k = sigma_k^2 / sum(sigma^2), a different quantity with other names: `spectral_entropy_rank` (exponential of
+the entropy) and `participation_ratio` (1 / sum p_k^2), of H, and the same of X as `..._sphere`.
+
+Source: Roy and Vetterli, The effective rank, EUSIPCO 2007.
+
+Traps: logarithms are natural on both sides; 0 log 0 is 0; the two definitions are often given one name. Singular
+values are the roots of the eigenvalues of the smaller Gram matrix in float64, which is several times faster than an
+SVD. Eigenvalues below the rounding error of that matrix are zero: their roots would add up to a false tail.
+"""
+
+import numpy as np
+
+from collapse.errors import Undefined
+from collapse.geometry import as_matrix, nulls, on_sphere
+
+COLUMNS = (
+    "effective_rank_raw",
+    "effective_rank_sphere",
+    "effective_rank_centred",
+    "spectral_entropy_rank",
+    "participation_ratio",
+    "spectral_entropy_rank_sphere",
+    "participation_ratio_sphere",
+)
+
+
+def effective_rank(H):
+    """Compute the effective ranks of one layer.
+
+    Parameters
+    ----------
+    H : array, shape (n, d)
+        Raw states.
+
+    Returns
+    -------
+    dict
+        The columns above, each in [1, min(n, d)], and `undefined`. All are null for a zero matrix, those of X where a
+        token has no direction, the centred one where all tokens point the same way.
+
+    Raises
+    ------
+    Refusal
+        If H is no matrix or holds NaN or infinity.
+
+    Examples
+    --------
+    >>> round(effective_rank([[3, 0, 0], [0, 1, 0], [0, 0, 1]])["effective_rank_raw"], 4)
+    2.5869
+    """
+    try:
+        raw = singular_values(H)
+    except Undefined as reason:
+        return nulls(COLUMNS, reason)
+    row = dict.fromkeys(COLUMNS) | {
+        "effective_rank_raw": entropy_rank(raw),
+        "spectral_entropy_rank": entropy_rank(raw**2),
+        "participation_ratio": _participation(raw**2),
+    }
+    reasons = []
+    try:
+        X = on_sphere(H)
+        sphere = singular_values(X)
+        row |= {
+            "effective_rank_sphere": entropy_rank(sphere),
+            "spectral_entropy_rank_sphere": entropy_rank(sphere**2),
+            "participation_ratio_sphere": _participation(sphere**2),
+        }
+        centred = X - X.mean(axis=0)
+        # A mean of unit vectors is rounded at 1e-16: what is left of identical tokens is that, not a direction.
+        if np.abs(centred).max() < 1e-13:
+            reasons.append("effective_rank_centred: all tokens point the same way")
+        else:
+            row["effective_rank_centred"] = entropy_rank(singular_values(centred))
+    except Undefined as reason:
+        reasons.append(f"of X: {reason}")
+    return row | {"undefined": "; ".join(reasons) or None}
+
+
+def sphere_rank_from_cosines(G):
+    """Return the effective rank of X from its cosine matrix G = X X^T (n x n): the degeneracy gate of CKA uses it."""
+    return entropy_rank(_roots(np.linalg.eigvalsh(G)))
+
+
+def singular_values(M):
+    """Return the singular values of M (n x d) that rounding cannot have made, ascending.
+
+    Raises
+    ------
+    Undefined
+        If M is zero or has no rows.
+    """
+    M = as_matrix(M)
+    largest = np.abs(M).max()
+    if largest == 0:
+        raise Undefined("all states are zero")
+    M = M / largest
+    gram = M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M
+    return largest * _roots(np.linalg.eigvalsh(gram))
+
+
+def entropy_rank(weights):
+    """Return exp of the entropy (natural) of non-negative weights, normalised to sum 1."""
+    p = weights[weights > 0] / weights.sum()
+    return float(np.exp(-(p * np.log(p)).sum()))
+
+
+def _participation(weights):
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def _roots(eigenvalues):
+    floor = eigenvalues[-1] * len(eigenvalues) * np.finfo(np.float64).eps
+    return np.sqrt(eigenvalues[eigenvalues > floor])

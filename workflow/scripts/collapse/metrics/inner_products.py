@@ -1,0 +1,74 @@
+"""Inner products of token directions: how close to one point the tokens of a layer are.
+
+Over the pairs i < j of G = X X^T (cosines of the token states): mean, standard deviation, quantiles, a histogram of
+50 equal bins on [-1, 1], and the mass near one, the share of pairs above 0.9.
+
+High mean and mass near one: the tokens have collapsed towards one direction. A mean near zero: directions as spread
+out as independent ones in high dimension.
+
+Source: Geshkovski et al., arXiv 2312.10794, section 1; the threshold 0.9 is that of the study reproduced.
+
+Traps: counting self-pairs puts a floor of 1/n under everything; cosines that rounding lifts above 1 fall out of the
+last bin (geometry clips them); a few dimensions with a large common mean give high cosines without any clustering.
+"""
+
+import numpy as np
+
+from collapse.errors import Undefined
+from collapse.geometry import cosines, nulls, on_sphere, pairs
+
+BINS = 50
+NEAR_ONE = 0.9
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+COLUMNS = (
+    "mean_inner_product",
+    "sd_inner_product",
+    "mass_near_one",
+    *(f"quantile_{round(100 * q):02d}" for q in QUANTILES),
+    "histogram",
+    "n_pairs",
+)
+
+
+def inner_products(H):
+    """Summarise the inner products of all pairs of token directions of one layer.
+
+    Parameters
+    ----------
+    H : array, shape (n, d)
+        Raw states.
+
+    Returns
+    -------
+    dict
+        `mean_inner_product` in [-1, 1], `sd_inner_product` (population, >= 0), `mass_near_one` in [0, 1],
+        `quantile_05` to `quantile_95`, `histogram` (50 counts that add up to `n_pairs`), `n_pairs`, `undefined`.
+        Null for fewer than two tokens or a zero row.
+
+    Raises
+    ------
+    Refusal
+        If H is no matrix or holds NaN or infinity.
+
+    Examples
+    --------
+    >>> inner_products([[1, 0], [0, 2], [3, 0]])["mean_inner_product"]
+    0.3333333333333333
+    """
+    try:
+        X = on_sphere(H)
+        if len(X) < 2:
+            raise Undefined("1 token: no pairs")
+    except Undefined as reason:
+        return nulls(COLUMNS, reason)
+    values = pairs(cosines(X))
+    histogram, _ = np.histogram(values, bins=BINS, range=(-1.0, 1.0))
+    return {
+        "mean_inner_product": float(values.mean()),
+        "sd_inner_product": float(values.std()),
+        "mass_near_one": float(np.mean(values > NEAR_ONE)),
+        **{f"quantile_{round(100 * q):02d}": float(v) for q, v in zip(QUANTILES, np.quantile(values, QUANTILES))},
+        "histogram": histogram.tolist(),
+        "n_pairs": len(values),
+        "undefined": None,
+    }

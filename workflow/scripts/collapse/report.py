@@ -1,0 +1,110 @@
+"""The report: one HTML page that holds everything, from tables, figures and captions."""
+
+import base64
+import json
+from itertools import groupby
+from pathlib import Path
+
+import jinja2
+
+from collapse import tables as results
+from collapse.atomic import write_text
+from collapse.figures.draw import read_caption
+from collapse.provenance import versions
+from collapse.summary import headline
+
+
+def write_report(tables, figures, config, template, output):
+    """Write the report.
+
+    Parameters
+    ----------
+    tables : list of path
+        Every results table.
+    figures : dict
+        Name of each figure -> the question under which it stands; its files lie in figures/ beside tables/.
+    config : dict
+        The validated config.
+    template : path
+        A Jinja template. Everything from data is escaped: a prompt or token with HTML in it is shown, not run.
+    output : path
+        The page.
+    """
+    folder = Path(tables[0]).parents[1]
+    frames = {Path(path).stem: results.read(path, Path(path).stem) for path in tables}
+    runs = [row | {"record": json.loads(row["record"])} for row in frames["runs"].to_pylist()]
+    sections = [
+        {"question": question, "figures": [_figure(folder / "figures", name) for name, _ in members]}
+        for question, members in groupby(figures.items(), key=lambda item: item[1])
+    ]
+    metrics = {name: frame for name, frame in frames.items() if name != "runs"}
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(template).parent), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    page = environment.get_template(Path(template).name).render(
+        headline=headline(frames),
+        sections=sections,
+        runs=runs,
+        models=list(dict.fromkeys(run["model"] for run in runs)),
+        weights=list(dict.fromkeys(run["weights"] for run in runs)),
+        prompts=list(dict.fromkeys(run["prompt"] for run in runs)),
+        undefined=undefined_states(metrics),
+        mixed=mixed_runs(runs),
+        definitions=[_definition(name) for name in frames],
+        provenance={Path(path).stem: results.record(path) for path in tables},
+        config=config,
+        versions=versions("snakemake", "matplotlib", "pandas", "numpy", "pyarrow"),
+    )
+    write_text(output, page)
+
+
+def undefined_states(metrics):
+    """Count, per run and metric, the states with a null, each with its most frequent reason.
+
+    Returns
+    -------
+    list of dict
+        `run`, `table`, `n_rows`, `n_undefined`, `reason`; only what no first layer explains, largest first.
+    """
+    counted = []
+    for table, frame in metrics.items():
+        reasons = {}
+        for row in frame.select(["model", "weights", "prompt", "undefined"]).to_pylist():
+            run = (row["model"], row["weights"], row["prompt"])
+            reasons.setdefault(run, []).append(row["undefined"])
+        for run, found in reasons.items():
+            told = [reason for reason in found if reason and "no layer before the first" not in reason]
+            if told and table != "cluster_labels":
+                counted.append(
+                    {
+                        "run": "/".join(run),
+                        "table": table,
+                        "n_rows": len(found),
+                        "n_undefined": len(told),
+                        "reason": max(set(told), key=told.count),
+                    }
+                )
+    return sorted(counted, key=lambda row: -row["n_undefined"] / row["n_rows"])
+
+
+def mixed_runs(runs):
+    """Return what should be one thing over all forward passes and is not: devices, number types, library versions."""
+    passes = [run for run in runs if run["record"]["attention"] != "identity"]
+    seen = {
+        "device": {run["device"] for run in passes},
+        "dtype": {run["dtype"] for run in passes},
+        "versions": {json.dumps(run["record"]["versions"], sort_keys=True) for run in passes},
+    }
+    return {key: sorted(values) for key, values in seen.items() if len(values) > 1}
+
+
+def _figure(folder, name):
+    title, caption, alternative = read_caption(folder / f"{name}.md")
+    svg = base64.b64encode((folder / f"{name}.svg").read_bytes()).decode()
+    anchor = name.replace("/", "-")
+    return {"name": name, "anchor": anchor, "title": title, "caption": caption, "alternative": alternative, "svg": svg}
+
+
+def _definition(table):
+    spec = results.description()["tables"][table]
+    return {"table": table, "title": spec["title"], "columns": spec["columns"]}

@@ -1,0 +1,82 @@
+"""The first screen of the report: at the last block, do trained weights resist what random ones do?
+
+The unit is the prompt: seeds of random weights are averaged within a prompt, layers are never counted as independent,
+and nothing is averaged over models.
+"""
+
+TOKENS = "content"
+QUANTITIES = (
+    ("inner_products", "mass_near_one", "Mass near one (share of pairs with cosine above 0.9)", -1),
+    ("inner_products", "mean_inner_product", "Mean inner product", -1),
+    ("effective_rank", "effective_rank_centred", "Effective rank around the mean", 1),
+)
+SCHEMES = ("trained", "norm-matched", "norm-matched-reset", "identity")
+
+
+def headline(frames):
+    """Summarise the last block of every model.
+
+    Parameters
+    ----------
+    frames : dict of pyarrow.Table
+        The results tables; quantities whose table is not there are left out.
+
+    Returns
+    -------
+    list of dict
+        Per model: `model`, `rows`. A row has `quantity`, `cells` ({scheme: {mean, low, high, n} over prompts, or None})
+        and, where trained and norm-matched are both there, `verdict`: on how many prompts trained weights are further
+        from collapse, closer to it, equal, and how many could not be compared.
+    """
+    found = [(table, column, label, sign) for table, column, label, sign in QUANTITIES if table in frames]
+    models = dict.fromkeys(name for table, *_ in found for name in frames[table]["model"].to_pylist())
+    return [
+        {"model": model, "rows": [_row(frames[table], model, column, label, sign) for table, column, label, sign in found]}
+        for model in models
+    ]
+
+
+def _row(frame, model, column, label, sign):
+    values = last_block(frame, model, column)
+    cells = {scheme: _over_prompts(values[scheme]) for scheme in SCHEMES if scheme in values}
+    row = {"quantity": label, "cells": cells, "verdict": None}
+    if "trained" in values and "norm-matched" in values:
+        row["verdict"] = compare(values["trained"], values["norm-matched"], sign)
+    return row
+
+
+def last_block(frame, model, column):
+    """Return {scheme: {prompt: value at the last block, mean over seeds, or None where a seed has none}}."""
+    wanted = ["model", "scheme", "prompt", "tokens", "stage", "depth", column]
+    by_run = {}
+    for row in frame.select(wanted).to_pylist():
+        if (row["model"], row["tokens"], row["stage"], row["depth"]) == (model, TOKENS, "block", 1.0):
+            by_run.setdefault(row["scheme"], {}).setdefault(row["prompt"], []).append(row[column])
+    return {scheme: {prompt: _mean(found) for prompt, found in runs.items()} for scheme, runs in by_run.items()}
+
+
+def compare(trained, random, sign):
+    """Count prompts by the sign of trained minus random; `sign` +1 where larger means further from collapse."""
+    differences = [
+        None if trained[prompt] is None or random.get(prompt) is None else sign * (trained[prompt] - random[prompt])
+        for prompt in trained
+    ]
+    known = [difference for difference in differences if difference is not None]
+    return {
+        "resists": sum(difference > 0 for difference in known),
+        "collapses": sum(difference < 0 for difference in known),
+        "equal": sum(difference == 0 for difference in known),
+        "undefined": len(differences) - len(known),
+        "n": len(differences),
+    }
+
+
+def _over_prompts(values):
+    known = [value for value in values.values() if value is not None]
+    if not known:
+        return None
+    return {"mean": sum(known) / len(known), "low": min(known), "high": max(known), "n": len(known)}
+
+
+def _mean(values):
+    return None if None in values else sum(values) / len(values)

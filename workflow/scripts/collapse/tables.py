@@ -1,0 +1,150 @@
+"""Results tables: tidy parquet whose every column is described in workflow/schemas/tables.yaml.
+
+Tables are checked against that description when they are written and when they are read: names, order, types,
+ranges, and that a null comes with a reason. Keys come first, in one order, in every table.
+"""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import yaml
+
+from collapse.atomic import replacing
+from collapse.errors import Refusal
+from collapse.provenance import pack, unpack
+
+SCHEMA_VERSION = 1
+DESCRIPTION = Path(__file__).resolve().parents[2] / "schemas" / "tables.yaml"
+TYPES = {
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "list<int64>": pa.list_(pa.int64()),
+}
+
+
+@cache
+def description():
+    """Return the parsed tables.yaml: `keys`, `undefined` and `tables`, each column with type, unit, range, meaning."""
+    return yaml.load(DESCRIPTION.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def columns(table):
+    """Return {name: description} of a table's columns, in order: keys, values, and `undefined` for a metric."""
+    spec = description()
+    if table not in spec["tables"]:
+        raise Refusal(f"no table {table!r} in {DESCRIPTION.name}: add it there, or use one of {', '.join(spec['tables'])}")
+    own = spec["tables"][table]
+    names = {key: spec["keys"][key] for key in own["keys"]} | own["columns"]
+    return names | {"undefined": spec["undefined"]} if own.get("undefined", True) else names
+
+
+def schema(table):
+    """Return the Arrow schema of a table."""
+    return pa.schema([pa.field(name, TYPES[spec["type"]]) for name, spec in columns(table).items()])
+
+
+def type_hash(table):
+    """Return 8 hexadecimal digits of a table's column names, types and ranges: what, beside code, its files depend on."""
+    rules = [(name, spec["type"], spec.get("range"), spec.get("nullable")) for name, spec in columns(table).items()]
+    return hashlib.sha256(repr(rules).encode()).hexdigest()[:8]
+
+
+def write(path, table, rows, record):
+    """Check rows (a list of dicts or a pyarrow.Table) against the description and write them atomically.
+
+    Parameters
+    ----------
+    record : dict
+        Provenance, stored in the file; the table's name and schema version are added.
+    """
+    data = rows if isinstance(rows, pa.Table) else _from_rows(table, rows)
+    check(table, data, path)
+    record = record | {"table": table, "table_schema_version": SCHEMA_VERSION}
+    data = data.replace_schema_metadata(pack(record))
+    with replacing(path) as temporary:
+        pq.write_table(data, temporary, compression="zstd")
+
+
+def read(path, table, only=None):
+    """Read a table, checked against its description.
+
+    Parameters
+    ----------
+    only : list of str, optional
+        Read these columns alone; then ranges and reasons are not checked again.
+
+    Raises
+    ------
+    Refusal
+        If the file is cut short, is another table, or does not match the description.
+    """
+    data, record = _open(path, only)
+    if (record or {}).get("table") != table or record.get("table_schema_version") != SCHEMA_VERSION:
+        raise Refusal(f"{path}: is not a {table} table of schema version {SCHEMA_VERSION}. Delete it and run again.")
+    if only is None:
+        check(table, data, path)
+    return data
+
+
+def record(path):
+    """Return the provenance stored in a table."""
+    return unpack(pq.read_schema(path).metadata)
+
+
+def check(table, data, where):
+    """Refuse data that does not match the description of `table`."""
+    expected = schema(table)
+    found = data.schema.remove_metadata()
+    if found != expected:
+        missing = [name for name in expected.names if name not in found.names]
+        extra = [name for name in found.names if name not in expected.names]
+        raise Refusal(
+            f"{where}: columns do not match the description of {table!r} in {DESCRIPTION.name} (missing {missing}, "
+            f"not described {extra}, or another order or type)"
+        )
+    for name, spec in columns(table).items():
+        _check_column(table, name, spec, data, where)
+
+
+def _check_column(table, name, spec, data, where):
+    column = data[name]
+    if column.null_count and spec.get("nullable") != "always":
+        # A null is a statement: it needs its reason, in the row itself.
+        if spec.get("nullable") != "with reason":
+            raise Refusal(f"{where}: {table}.{name} has {column.null_count} nulls and may have none")
+        unexplained = pc.sum(pc.and_(pc.is_null(column), pc.is_null(data["undefined"]))).as_py()
+        if unexplained:
+            raise Refusal(f"{where}: {table}.{name} is null without a reason in {unexplained} rows")
+    if "range" in spec and pa.types.is_primitive(column.type) and column.null_count < len(column):
+        values = pc.drop_null(column).to_numpy().astype(np.float64)
+        low, high = (float(bound) for bound in spec["range"])
+        # Ranges are exact in theory and rounded in practice.
+        slack = 1e-9 * max(1.0, *(abs(bound) for bound in (low, high) if np.isfinite(bound)))
+        if not (np.isfinite(values).all() and values.min() >= low - slack and values.max() <= high + slack):
+            raise Refusal(f"{where}: {table}.{name} leaves its range [{low:g}, {high:g}]: {values.min()} to {values.max()}")
+
+
+def _from_rows(table, rows):
+    expected = schema(table)
+    for row in rows:
+        unknown = row.keys() - set(expected.names)
+        if unknown:
+            raise Refusal(f"columns {sorted(unknown)} of {table!r} are not described in {DESCRIPTION.name}: add them there")
+    return pa.Table.from_pylist(rows, schema=expected)
+
+
+def _open(path, only):
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.read(columns=only), unpack(file.schema_arrow.metadata)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise Refusal(f"{path}: cannot be read as parquet ({error}). Delete it and run again.") from error

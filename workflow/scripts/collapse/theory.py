@@ -1,0 +1,82 @@
+"""The theory's particles: attention with Q = K = V = I on the sphere, started from a model's own layer 0.
+
+    x_i <- normalise(x_i + sum_j softmax_j(beta <x_i, x_j>) x_j)
+
+one step per layer, the softmax over j <= i where the model is causal. Everything here is float64.
+
+Source: Geshkovski et al., arXiv 2312.10794 (self-attention dynamics on the sphere), with a step of size one.
+"""
+
+import numpy as np
+
+from collapse.errors import Refusal, Undefined
+from collapse.geometry import cosines, on_sphere
+from collapse.provenance import versions
+from collapse.states import StatesFile, writing
+
+
+def identity_dynamics(H, beta, n_steps, is_causal):
+    """Yield the particles at the start and after each step.
+
+    Parameters
+    ----------
+    H : array, shape (n, d)
+        Starting states; only their directions count.
+    beta : float
+        Inverse temperature, >= 0.
+    n_steps : int
+        Number of steps.
+    is_causal : bool
+        Whether particle i sees only j <= i.
+
+    Yields
+    ------
+    array, shape (n, d)
+        Unit rows; n_steps + 1 of them.
+
+    Raises
+    ------
+    Refusal
+        If H is no matrix or holds NaN or infinity.
+    Undefined
+        If a token has a zero state: it has no direction to start from.
+    """
+    X = on_sphere(H)
+    hidden = np.triu(np.ones((len(X), len(X)), dtype=bool), k=1) if is_causal else None
+    yield X
+    for _ in range(n_steps):
+        # Cosines are at most 1: with beta taken out of the exponent nothing overflows.
+        attention = np.exp(beta * (cosines(X) - 1.0))
+        if is_causal:
+            attention[hidden] = 0.0
+        attention /= attention.sum(axis=1, keepdims=True)
+        X = on_sphere(X + attention @ X)
+        yield X
+
+
+def identity_states(trained_states, weights, beta, output):
+    """Store the particles that start from the layer 0 of a trained run, with its tokens and as many steps as blocks.
+
+    Layer 0 holds the starting directions: particles live on the sphere, so all states have norm 1.
+    """
+    source = StatesFile(trained_states)
+    start = source.metadata
+    record = start | {
+        "weights": weights,
+        "scheme": "identity",
+        "seed": None,
+        "beta": beta,
+        "n_states": start["n_blocks"] + 1,
+        "device": "cpu",
+        "dtype": "float64",
+        "attention": "identity",
+        "versions": versions("numpy", "pyarrow"),
+        "started_from": {key: start[key] for key in ("weights", "device", "dtype", "versions")},
+    }
+    with writing(output, source.tokens(), start["dimension"], record) as write:
+        try:
+            particles = identity_dynamics(source.read(0), beta, start["n_blocks"], start["is_causal"])
+            for layer, X in enumerate(particles):
+                write(layer, "block" if layer else "embedding", X)
+        except Undefined as reason:
+            raise Refusal(f"{trained_states}: the theory's particles cannot start from its layer 0: {reason}") from reason

@@ -1,0 +1,21 @@
+"""Run one model with one set of weights on one prompt, and store its states."""
+
+from collapse.job import job
+
+with job(snakemake):
+    import json
+    from pathlib import Path
+
+    from collapse.extraction import extract
+
+    extract(
+        run=snakemake.params.run,
+        checkpoint=snakemake.input.checkpoint,
+        weights_record=json.loads(Path(snakemake.input.record).read_text(encoding="utf-8")),
+        scheme=snakemake.params.weights["scheme"],
+        prompt=snakemake.input.prompt,
+        max_tokens=snakemake.params.max_tokens,
+        device=snakemake.params.device,
+        threads=snakemake.threads,
+        output=snakemake.output.states,
+    )

@@ -1,0 +1,17 @@
+"""Compute one metric of one run, at one inverse temperature where the metric has that axis."""
+
+from collapse.job import job
+
+with job(snakemake):
+    import importlib
+
+    from collapse import tables
+    from collapse.measure import measure, metric_record
+
+    metric, options = snakemake.params.metric, dict(snakemake.params.options)
+    axis = {"beta": snakemake.params.beta} if "beta" in snakemake.params.keys() else {}
+    function = getattr(importlib.import_module(metric["module"]), metric["function"])
+    measured = measure(snakemake.input.states, function, metric["over"], options | axis, axis)
+    rows = [keys | values for keys, values, _ in measured]
+    record = metric_record(snakemake.input.states, metric, options | axis, snakemake.params.code)
+    tables.write(snakemake.output.table, metric["name"], rows, record)

@@ -1,0 +1,14 @@
+"""Write the report page from tables, figures and captions."""
+
+from collapse.job import job
+
+with job(snakemake):
+    from collapse.report import write_report
+
+    write_report(
+        tables=snakemake.input.tables,
+        figures=snakemake.params.figures,
+        config=snakemake.params.config,
+        template=snakemake.input.template,
+        output=snakemake.output.page,
+    )
