@@ -6,23 +6,23 @@ rule aggregate:
         files=lambda wildcards: table_files(wildcards.table),
     output:
         table="results/tables/{table}.parquet",
+    log:
+        "results/logs/tables/{table}.log",
+    benchmark:
+        "results/benchmarks/tables/{table}.tsv"
+    wildcard_constraints:
+        table=one_of([name for name in table_names() if name != "runs"]),
+    conda:
+        ENVIRONMENT
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
     params:
         table="{table}",
         runs=["/".join(run) for run in GRID.runs()],
         code=code_hash("aggregate.py"),
         columns=lambda wildcards: type_hash(wildcards.table),
-    log:
-        "results/logs/tables/{table}.log",
-    benchmark:
-        "results/benchmarks/tables/{table}.tsv"
-    conda:
-        ENVIRONMENT
-    wildcard_constraints:
-        table=one_of([name for name in table_names() if name != "runs"]),
-    threads: 1
-    resources:
-        mem_mb=2000,
-        runtime=30,
     script:
         "../scripts/aggregate.py"
 
@@ -32,9 +32,6 @@ rule runs_table:
         states=expand("results/states/{run}.parquet", run=["/".join(run) for run in GRID.runs()]),
     output:
         table="results/tables/runs.parquet",
-    params:
-        code=code_hash("runs_table.py"),
-        columns=type_hash("runs"),
     log:
         "results/logs/tables/runs.log",
     benchmark:
@@ -45,6 +42,9 @@ rule runs_table:
     resources:
         mem_mb=1000,
         runtime=30,
+    params:
+        code=code_hash("runs_table.py"),
+        columns=type_hash("runs"),
     script:
         "../scripts/runs_table.py"
 

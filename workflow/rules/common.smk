@@ -79,10 +79,10 @@ def metric_parameters(metric):
     }
 
 
-def metric_files(metric):
-    """Every file of one metric over the whole grid."""
-    betas = [f"b{beta}/" for beta in GRID.betas] if METRICS[metric].per_beta else [""]
-    return [f"results/metrics/{metric}/{beta}{m}/{w}/{p}.parquet" for beta in betas for m, w, p in GRID.runs()]
+def metric_files(metric, table=None):
+    """Every file of one metric over the whole grid, or of its second table."""
+    axis = [f"b{beta}/" for beta in GRID.betas] if METRICS[metric].per_beta else [""]
+    return [f"results/metrics/{table or metric}/{beta}{m}/{w}/{p}.parquet" for beta in axis for m, w, p in GRID.runs()]
 
 
 def metric_options(metric):
@@ -98,18 +98,19 @@ def metric_code(metric):
     return code_hash(module(metric), script) + "".join(type_hash(table) for table in tables)
 
 
+def token_tables():
+    """The second tables, of labels per token, with the metric that makes each."""
+    return {METRICS[metric].token_table: metric for metric in GRID.metrics if METRICS[metric].token_table}
+
+
 def table_files(table):
     """The files that a table gathers."""
-    of_tokens = {METRICS[metric].token_table: metric for metric in GRID.metrics}
-    if table in of_tokens:
-        return [path.replace(f"/{of_tokens[table]}/", f"/{table}/", 1) for path in metric_files(of_tokens[table])]
-    return metric_files(table)
+    return metric_files(token_tables().get(table, table), table)
 
 
 def table_names():
     """Every table of results/tables."""
-    extra = [METRICS[metric].token_table for metric in GRID.metrics if METRICS[metric].token_table]
-    return ["runs", *GRID.metrics, *extra]
+    return ["runs", *GRID.metrics, *token_tables()]
 
 
 def drawable():
@@ -117,14 +118,14 @@ def drawable():
     return {name: figure for name, figure in FIGURES.items() if set(figure.tables) <= set(table_names())}
 
 
-def figure_subjects(figure):
-    """What one registry entry draws: itself, or itself for each model or beta."""
-    return {None: [""], "model": [f"/{m}" for m in GRID.sources], "beta": [f"/b{b}" for b in GRID.betas]}[figure.per]
-
-
 def figure_names():
-    """Every figure as it stands in paths: name, or name/subject."""
-    return [name + subject for name, figure in drawable().items() for subject in figure_subjects(figure)]
+    """Every figure as it stands in paths: name, or name/subject for each model or beta."""
+    subjects = {"model": list(GRID.sources), "beta": [f"b{beta}" for beta in GRID.betas]}
+    return [
+        "/".join(filter(None, [name, subject]))
+        for name, figure in drawable().items()
+        for subject in subjects.get(figure.per, [None])
+    ]
 
 
 def figure_tables(figure):

@@ -10,25 +10,25 @@ rule extract:
         prompt=lambda wildcards: GRID.prompts[wildcards.prompt],
     output:
         states=STATES,
+    log:
+        f"results/logs/states/{RUN}.log",
+    benchmark:
+        f"results/benchmarks/states/{RUN}.tsv"
+    wildcard_constraints:
+        weights=one_of(["trained", *slugs(lambda weights: weights.is_drawn)]),
+    conda:
+        ENVIRONMENT
+    threads: config["extraction"]["threads"]
+    resources:
+        mem_mb=model_memory,
+        runtime=60,
+        gpu=int(config["extraction"]["device"] == "cuda"),
     params:
         run=lambda wildcards: dict(model=wildcards.model, weights=wildcards.weights, prompt=wildcards.prompt),
         weights=weights_definition,
         max_tokens=config["max_tokens"],
         device=config["extraction"]["device"],
         code=code_hash("extract.py"),
-    log:
-        f"results/logs/states/{RUN}.log",
-    benchmark:
-        f"results/benchmarks/states/{RUN}.tsv"
-    conda:
-        ENVIRONMENT
-    wildcard_constraints:
-        weights=one_of(["trained", *slugs(lambda weights: weights.is_drawn)]),
-    threads: config["extraction"]["threads"]
-    resources:
-        mem_mb=model_memory,
-        runtime=60,
-        gpu=int(config["extraction"]["device"] == "cuda"),
     script:
         "../scripts/extract.py"
 
@@ -38,22 +38,22 @@ rule identity_states:
         states="results/states/{model}/trained/{prompt}.parquet",
     output:
         states=STATES,
-    params:
-        weights=lambda wildcards: wildcards.weights,
-        beta=lambda wildcards: GRID.weights[wildcards.weights].beta,
-        code=code_hash("identity_states.py"),
     log:
         f"results/logs/states/{RUN}.log",
     benchmark:
         f"results/benchmarks/states/{RUN}.tsv"
-    conda:
-        ENVIRONMENT
     wildcard_constraints:
         weights=one_of(slugs(lambda weights: weights.beta is not None)),
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=1000,
         runtime=30,
+    params:
+        weights=lambda wildcards: wildcards.weights,
+        beta=lambda wildcards: GRID.weights[wildcards.weights].beta,
+        code=code_hash("identity_states.py"),
     script:
         "../scripts/identity_states.py"
 

@@ -6,22 +6,22 @@ rule metric:
         states=STATES,
     output:
         table=f"results/metrics/{{metric}}/{RUN}.parquet",
-    params:
-        metric=lambda wildcards: metric_parameters(wildcards.metric),
-        options=lambda wildcards: metric_options(wildcards.metric),
-        code=lambda wildcards: metric_code(wildcards.metric),
     log:
         f"results/logs/metrics/{{metric}}/{RUN}.log",
     benchmark:
         f"results/benchmarks/metrics/{{metric}}/{RUN}.tsv"
-    conda:
-        ENVIRONMENT
     wildcard_constraints:
         metric=one_of(metrics_where(lambda metric: not metric.per_beta and not metric.token_table)),
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=1000,
         runtime=30,
+    params:
+        metric=lambda wildcards: metric_parameters(wildcards.metric),
+        options=lambda wildcards: metric_options(wildcards.metric),
+        code=lambda wildcards: metric_code(wildcards.metric),
     script:
         "../scripts/metric.py"
 
@@ -32,23 +32,23 @@ rule metric_at_beta:
         states=STATES,
     output:
         table=f"results/metrics/{{metric}}/b{{beta}}/{RUN}.parquet",
+    log:
+        f"results/logs/metrics/{{metric}}/b{{beta}}/{RUN}.log",
+    benchmark:
+        f"results/benchmarks/metrics/{{metric}}/b{{beta}}/{RUN}.tsv"
+    wildcard_constraints:
+        metric=one_of(metrics_where(lambda metric: metric.per_beta)),
+    conda:
+        ENVIRONMENT
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=30,
     params:
         metric=lambda wildcards: metric_parameters(wildcards.metric),
         options=lambda wildcards: metric_options(wildcards.metric),
         beta=lambda wildcards: GRID.betas[wildcards.beta],
         code=lambda wildcards: metric_code(wildcards.metric),
-    log:
-        f"results/logs/metrics/{{metric}}/b{{beta}}/{RUN}.log",
-    benchmark:
-        f"results/benchmarks/metrics/{{metric}}/b{{beta}}/{RUN}.tsv"
-    conda:
-        ENVIRONMENT
-    wildcard_constraints:
-        metric=one_of(metrics_where(lambda metric: metric.per_beta)),
-    threads: 1
-    resources:
-        mem_mb=1000,
-        runtime=30,
     script:
         "../scripts/metric.py"
 
@@ -60,10 +60,6 @@ rule clusters:
     output:
         table=f"results/metrics/clusters/{RUN}.parquet",
         tokens=f"results/metrics/cluster_labels/{RUN}.parquet",
-    params:
-        metric=metric_parameters("clusters"),
-        options=metric_options("clusters"),
-        code=metric_code("clusters"),
     log:
         f"results/logs/metrics/clusters/{RUN}.log",
     benchmark:
@@ -74,6 +70,10 @@ rule clusters:
     resources:
         mem_mb=1500,
         runtime=60,
+    params:
+        metric=metric_parameters("clusters"),
+        options=metric_options("clusters"),
+        code=metric_code("clusters"),
     script:
         "../scripts/clusters.py"
 

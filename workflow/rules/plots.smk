@@ -8,21 +8,21 @@ rule draw_figure:
         svg=report("results/figures/{figure}.svg", caption="../report/figure.rst", category="Figures"),
         png="results/figures/{figure}.png",
         caption="results/figures/{figure}.md",
-    params:
-        figure=lambda wildcards: figure_parameters(wildcards.figure),
-        code=lambda wildcards: figure_code(wildcards.figure),
     log:
         "results/logs/figures/{figure}.log",
     benchmark:
         "results/benchmarks/figures/{figure}.tsv"
-    conda:
-        ENVIRONMENT
     wildcard_constraints:
         figure=one_of(figure_names()),
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=2000,
         runtime=30,
+    params:
+        figure=lambda wildcards: figure_parameters(wildcards.figure),
+        code=lambda wildcards: figure_code(wildcards.figure),
     script:
         "../scripts/draw_figure.py"
 

@@ -9,10 +9,6 @@ rule write_report:
         template=str(Path(workflow.basedir) / "workflow/report/index.html.j2"),
     output:
         page=report(REPORT, caption="../report/page.rst", category="Report"),
-    params:
-        config=config,
-        figures=figure_questions(),
-        code=code_hash("write_report.py"),
     log:
         "results/logs/report.log",
     benchmark:
@@ -23,6 +19,10 @@ rule write_report:
     resources:
         mem_mb=2000,
         runtime=30,
+    params:
+        config=config,
+        figures=figure_questions(),
+        code=code_hash("write_report.py"),
     script:
         "../scripts/write_report.py"
 

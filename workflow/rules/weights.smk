@@ -6,20 +6,20 @@ rule fetch:
     output:
         snapshot=directory("results/models/{model}/snapshot"),
         record="results/models/{model}/source.json",
-    params:
-        source=source_of,
-        code=code_hash("fetch.py"),
     log:
         "results/logs/fetch/{model}.log",
     benchmark:
         "results/benchmarks/fetch/{model}.tsv"
+    localrule: True
     conda:
         ENVIRONMENT
     threads: 1
     resources:
         mem_mb=1000,
         runtime=120,
-    localrule: True
+    params:
+        source=source_of,
+        code=code_hash("fetch.py"),
     script:
         "../scripts/fetch.py"
 
@@ -31,8 +31,6 @@ rule trained_weights:
     output:
         checkpoint=directory("results/weights/{model}/trained/checkpoint"),
         record="results/weights/{model}/trained/weights.json",
-    params:
-        code=code_hash("trained_weights.py"),
     log:
         "results/logs/weights/{model}/trained.log",
     benchmark:
@@ -43,6 +41,8 @@ rule trained_weights:
     resources:
         mem_mb=model_memory,
         runtime=60,
+    params:
+        code=code_hash("trained_weights.py"),
     script:
         "../scripts/trained_weights.py"
 
@@ -55,21 +55,21 @@ rule draw_weights:
     output:
         checkpoint=temp(directory(CHECKPOINT)),
         record=WEIGHTS_RECORD,
-    params:
-        seed=lambda wildcards: GRID.weights[wildcards.weights].seed,
-        norms=lambda wildcards: GRID.weights[wildcards.weights].norms,
-        code=code_hash("draw_weights.py"),
     log:
         "results/logs/weights/{model}/{weights}.log",
     benchmark:
         "results/benchmarks/weights/{model}/{weights}.tsv"
-    conda:
-        ENVIRONMENT
     wildcard_constraints:
         weights=one_of(slugs(lambda weights: weights.is_drawn)),
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=model_memory,
         runtime=60,
+    params:
+        seed=lambda wildcards: GRID.weights[wildcards.weights].seed,
+        norms=lambda wildcards: GRID.weights[wildcards.weights].norms,
+        code=code_hash("draw_weights.py"),
     script:
         "../scripts/draw_weights.py"

@@ -9,7 +9,7 @@ with job(snakemake):
     from collapse.measure import measure, metric_record
 
     metric, options = snakemake.params.metric, dict(snakemake.params.options)
-    axis = {"beta": snakemake.params.beta} if "beta" in snakemake.params.keys() else {}
+    axis = {key: value for key, value in snakemake.params.items() if key == "beta"}
     function = getattr(importlib.import_module(metric["module"]), metric["function"])
     measured = measure(snakemake.input.states, function, metric["over"], options | axis, axis)
     rows = [keys | values for keys, values, _ in measured]

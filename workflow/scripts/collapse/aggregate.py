@@ -26,7 +26,7 @@ def aggregate(paths, table, runs, output):
     runs : list of str
         Every run that must be there, as model/weights/prompt.
     output : path
-        The table. Its record says which code, options and versions made its parts: one each, or a list where they differ.
+        The table. Its record says which code, options and versions made its parts: one, or a list where they differ.
 
     Raises
     ------
@@ -67,7 +67,9 @@ def runs_table(paths, output):
         states = StatesFile(path)
         record = states.metadata
         if len(states) != record["n_states"]:
-            raise Refusal(f"{path}: has {len(states)} states, its record says {record['n_states']}. Delete it and run again.")
+            raise Refusal(
+                f"{path}: has {len(states)} states, its record says {record['n_states']}. Delete it and run again."
+            )
         content = pc.sum(pa.array(states.mask("content"))).as_py()
         row = {key: record.get(key) for key in tables.schema("runs").names}
         rows.append(row | {"n_content_tokens": content, "record": json.dumps(record, sort_keys=True)})

@@ -33,7 +33,7 @@ def tensors(directory):
     where = {}
     for path in sorted(Path(directory).glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():
+            for name in file.keys():  # noqa: SIM118 - no mapping
                 if name in where:
                     raise Refusal(f"{directory}: tensor {name} is in {where[name].name} and in {path.name}")
                 where[name] = path
@@ -67,7 +67,9 @@ def weights_hash(tensor_records):
 def frobenius(array):
     """Return the Frobenius norm, summed in float64 without a float64 copy of the whole array."""
     flat = array.reshape(-1)
-    return float(np.sqrt(sum(np.square(flat[i : i + (1 << 22)], dtype=np.float64).sum() for i in range(0, flat.size, 1 << 22))))
+    return float(
+        np.sqrt(sum(np.square(flat[i : i + (1 << 22)], dtype=np.float64).sum() for i in range(0, flat.size, 1 << 22)))
+    )
 
 
 def load_model(directory, device):
@@ -106,11 +108,13 @@ def _require_complete(directory, report, entry):
     missing = sorted(report["missing_keys"])
     if missing:
         raise Refusal(
-            f"{directory}: {len(missing)} tensors are missing, first {missing[0]}: they would be random. The checkpoint "
-            "and its config.json (number of layers?) do not belong together."
+            f"{directory}: {len(missing)} tensors are missing, first {missing[0]}: they would be random. The "
+            "checkpoint and its config.json (number of layers?) do not belong together."
         )
     if report["mismatched_keys"]:
-        raise Refusal(f"{directory}: tensors whose shape differs from config.json: {sorted(report['mismatched_keys'])[:3]}")
+        raise Refusal(
+            f"{directory}: tensors whose shape differs from config.json: {sorted(report['mismatched_keys'])[:3]}"
+        )
     left = [key for key in report["unexpected_keys"] if not HEADS.search(key)]
     left = sorted(key for key in left if not (entry.buffers and re.search(entry.buffers, key)))
     if left:
@@ -145,11 +149,15 @@ def convert_gguf(snapshot, gguf_file, directory):
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(snapshot, gguf_file=gguf_file, dtype=torch.float32, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        snapshot, gguf_file=gguf_file, dtype=torch.float32, local_files_only=True
+    )
     state = model.state_dict()
     if model.config.tie_word_embeddings:
         embedding = model.get_input_embeddings().weight.data_ptr()
-        state = {name: t for name, t in state.items() if t.data_ptr() != embedding or name.endswith("embed_tokens.weight")}
+        state = {
+            name: t for name, t in state.items() if t.data_ptr() != embedding or name.endswith("embed_tokens.weight")
+        }
     save_file({name: t.contiguous() for name, t in state.items()}, directory / "model.safetensors", {"format": "pt"})
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

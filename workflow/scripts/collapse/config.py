@@ -1,4 +1,4 @@
-"""The config: its validation, in messages that name the key, the value and what is allowed, and the grid it declares."""
+"""The config: its validation, in messages that name key, value and what is allowed, and the grid it declares."""
 
 import difflib
 import math
@@ -106,7 +106,9 @@ def load(config, repository):
     faults += _duplicates("metrics", config["metrics"])
     faults += _duplicates("energy.betas", [number_slug(beta) for beta in config["energy"]["betas"]])
     faults += [
-        f"metrics: {name!r} is no metric; allowed: {', '.join(METRICS)}" for name in config["metrics"] if name not in METRICS
+        f"metrics: {name!r} is no metric; allowed: {', '.join(METRICS)}"
+        for name in config["metrics"]
+        if name not in METRICS
     ]
     prompts, prompt_faults = _find_prompts(config["prompts"], table)
     faults += prompt_faults
@@ -170,7 +172,11 @@ def _find_prompts(names, table):
 
 
 def _duplicates(key, names):
-    return [f"{key}: {name!r} stands {names.count(name)} times; each may stand once" for name in sorted(set(names)) if names.count(name) > 1]
+    return [
+        f"{key}: {name!r} stands {names.count(name)} times; each may stand once"
+        for name in sorted(set(names))
+        if names.count(name) > 1
+    ]
 
 
 def _headline(faults):
@@ -192,17 +198,24 @@ def _with_defaults(value, spec):
 
 def _explain(error):
     """Turn a schema error into: key, value, what is allowed."""
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path).lstrip(".") or "config"
+    key = (
+        "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path).lstrip(".")
+        or "config"
+    )
     value, spec, kind = error.instance, error.schema, error.validator
     if kind in ("additionalProperties", "unevaluatedProperties"):
         allowed = sorted(spec["properties"])
         unknown = sorted(map(str, set(value) - set(allowed)))
-        return "; ".join(f"{_inside(key, name)}: unknown key{_suggest(name, allowed)}; allowed: {', '.join(allowed)}" for name in unknown)
+        return "; ".join(
+            f"{_inside(key, name)}: unknown key{_suggest(name, allowed)}; allowed: {', '.join(allowed)}"
+            for name in unknown
+        )
     if kind == "required":
         missing = [name for name in error.validator_value if name not in value]
         return f"{key}: lacks {', '.join(missing)}{_meaning(spec, missing)}"
     if kind == "type":
-        return f"{key}: found {value!r}, allowed: {_types(error.validator_value)}{_yaml_hint(value, error.validator_value)}"
+        wanted = error.validator_value
+        return f"{key}: found {value!r}, allowed: {_types(wanted)}{_yaml_hint(value, wanted)}"
     if kind in ("enum", "const"):
         allowed = error.validator_value if kind == "enum" else [error.validator_value]
         return f"{key}: found {value!r}{_suggest(value, allowed)}; allowed: {', '.join(map(str, allowed))}"
@@ -216,13 +229,23 @@ def _inside(key, name):
 
 
 def _meaning(spec, names):
-    texts = [f"{name}: {spec['properties'][name]['description']}" for name in names if "description" in spec.get("properties", {}).get(name, {})]
+    texts = [
+        f"{name}: {spec['properties'][name]['description']}"
+        for name in names
+        if "description" in spec.get("properties", {}).get(name, {})
+    ]
     return f" ({'; '.join(texts)})" if texts else ""
 
 
 def _types(names):
     names = [names] if isinstance(names, str) else names
-    words = {"object": "a mapping", "array": "a list", "string": "text", "integer": "a whole number", "number": "a number"}
+    words = {
+        "object": "a mapping",
+        "array": "a list",
+        "string": "text",
+        "integer": "a whole number",
+        "number": "a number",
+    }
     return " or ".join(words.get(name, name) for name in names)
 
 

@@ -2,7 +2,7 @@
 
 
 class Refusal(Exception):
-    """Input that cannot be right. The message says what was found, where, and what to do; a job that raises it fails."""
+    """Input that cannot be right: the message says what was found, where, and what to do. The job fails."""
 
 
 class Undefined(Exception):

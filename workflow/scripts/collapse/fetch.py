@@ -147,7 +147,9 @@ def _require_readable_weights(model, source, directory):
 def _require_pins(model, pins, files):
     for name, found in files.items():
         if name.endswith(WEIGHT_SUFFIXES) and name not in pins:
-            raise Refusal(f"{model}: {name} is not pinned. If it is the right file, add to its source: sha256: {{{name}: {found}}}")
+            raise Refusal(
+                f"{model}: {name} is not pinned. If it is the right one, add to its source\nsha256: {{{name}: {found}}}"
+            )
     for name, pinned in pins.items():
         if name not in files:
             raise Refusal(f"{model}: the config pins {name}, which the source does not have")

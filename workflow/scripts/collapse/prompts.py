@@ -94,7 +94,9 @@ def is_punctuation(token):
     (True, True, False, False)
     """
     text = token.strip()
-    return bool(text) and all(unicodedata.category(character)[0] in "PS" and character != "\ufffd" for character in text)
+    return bool(text) and all(
+        unicodedata.category(character)[0] in "PS" and character != "\ufffd" for character in text
+    )
 
 
 def token_limit(max_tokens, config, tokenizer, position_offset):

@@ -89,6 +89,7 @@ FIGURES = {
     "inner_product_histograms": Figure("histograms", ("inner_products",), COLLAPSE, per="model"),
     "energy": Figure("curves", ("energy",), THEORY, per="beta"),
     "effective_rank_raw": Figure("curves", ("effective_rank",), DIRECTIONS),
+    "effective_rank_sphere": Figure("curves", ("effective_rank",), DIRECTIONS),
     "effective_rank_centred": Figure("curves", ("effective_rank",), DIRECTIONS),
     "cka_biased": Figure("curves", ("cka",), DIRECTIONS),
     "cka_debiased": Figure("curves", ("cka",), DIRECTIONS),

@@ -11,7 +11,7 @@ from collapse import tables as results
 from collapse.atomic import write_text
 from collapse.figures.draw import read_caption
 from collapse.provenance import versions
-from collapse.summary import headline
+from collapse.summary import headline, sentences
 
 
 def write_report(tables, figures, config, template, output):
@@ -37,12 +37,14 @@ def write_report(tables, figures, config, template, output):
         {"question": question, "figures": [_figure(folder / "figures", name) for name, _ in members]}
         for question, members in groupby(figures.items(), key=lambda item: item[1])
     ]
+    last_blocks = headline(frames)
     metrics = {name: frame for name, frame in frames.items() if name != "runs"}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(template).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
     page = environment.get_template(Path(template).name).render(
-        headline=headline(frames),
+        headline=last_blocks,
+        found=sentences(last_blocks),
         sections=sections,
         runs=runs,
         models=list(dict.fromkeys(run["model"] for run in runs)),

@@ -59,19 +59,21 @@ def writing(path, tokens, d, metadata):
         `write(layer, stage, H)`, H of shape (n, d), to be called in order of depth.
     """
     record = metadata | {"schema_version": SCHEMA_VERSION, "n_tokens": len(tokens), "dimension": d}
-    with replacing(path) as temporary:
-        with pq.ParquetWriter(
+    with (
+        replacing(path) as temporary,
+        pq.ParquetWriter(
             temporary,
             schema(d).with_metadata(pack(record)),
             compression="zstd",
             use_dictionary=["stage", "token"],
             use_byte_stream_split=["state.list.element"],
-        ) as writer:
+        ) as writer,
+    ):
 
-            def write(layer, stage, H):
-                writer.write_table(_state_table(layer, stage, H, tokens, d), row_group_size=len(tokens))
+        def write(layer, stage, H):
+            writer.write_table(_state_table(layer, stage, H, tokens, d), row_group_size=len(tokens))
 
-            yield write
+        yield write
 
 
 def _state_table(layer, stage, H, tokens, d):

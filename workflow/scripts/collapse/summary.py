@@ -5,10 +5,11 @@ and nothing is averaged over models.
 """
 
 TOKENS = "content"
+INNER_PRODUCT = "Mean inner product"
 QUANTITIES = (
     ("inner_products", "mass_near_one", "Mass near one (share of pairs with cosine above 0.9)", -1),
-    ("inner_products", "mean_inner_product", "Mean inner product", -1),
-    ("effective_rank", "effective_rank_centred", "Effective rank around the mean", 1),
+    ("inner_products", "mean_inner_product", INNER_PRODUCT, -1),
+    ("effective_rank", "effective_rank_sphere", "Effective rank of the directions", 1),
 )
 SCHEMES = ("trained", "norm-matched", "norm-matched-reset", "identity")
 
@@ -31,9 +32,31 @@ def headline(frames):
     found = [(table, column, label, sign) for table, column, label, sign in QUANTITIES if table in frames]
     models = dict.fromkeys(name for table, *_ in found for name in frames[table]["model"].to_pylist())
     return [
-        {"model": model, "rows": [_row(frames[table], model, column, label, sign) for table, column, label, sign in found]}
+        {
+            "model": model,
+            "rows": [_row(frames[table], model, column, label, sign) for table, column, label, sign in found],
+        }
         for model in models
     ]
+
+
+def sentences(models):
+    """Say in words, per model, what its mean inner product tells; nothing is said of a model that lacks a side."""
+    said = []
+    for entry in models:
+        row = next((r for r in entry["rows"] if r["quantity"] == INNER_PRODUCT and r["verdict"]), None)
+        cells = row and [row["cells"][scheme] for scheme in ("trained", "norm-matched")]
+        if not row or None in cells:
+            continue
+        verdict, n = row["verdict"], row["verdict"]["n"]
+        if verdict["resists"] == n:
+            words = f"trained weights keep tokens further apart than norm-matched random ones on all {n} prompts"
+        elif verdict["collapses"] == n:
+            words = f"trained weights draw tokens closer together than norm-matched random ones, on all {n} prompts"
+        else:
+            words = f"prompts disagree: trained weights keep tokens further apart on {verdict['resists']} of {n}"
+        said.append({"model": entry["model"], "words": words, "trained": cells[0]["mean"], "random": cells[1]["mean"]})
+    return said
 
 
 def _row(frame, model, column, label, sign):

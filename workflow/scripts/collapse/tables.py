@@ -41,7 +41,9 @@ def columns(table):
     """Return {name: description} of a table's columns, in order: keys, values, and `undefined` for a metric."""
     spec = description()
     if table not in spec["tables"]:
-        raise Refusal(f"no table {table!r} in {DESCRIPTION.name}: add it there, or use one of {', '.join(spec['tables'])}")
+        raise Refusal(
+            f"no table {table!r} in {DESCRIPTION.name}: add it there, or use one of {', '.join(spec['tables'])}"
+        )
     own = spec["tables"][table]
     names = {key: spec["keys"][key] for key in own["keys"]} | own["columns"]
     return names | {"undefined": spec["undefined"]} if own.get("undefined", True) else names
@@ -53,7 +55,7 @@ def schema(table):
 
 
 def type_hash(table):
-    """Return 8 hexadecimal digits of a table's column names, types and ranges: what, beside code, its files depend on."""
+    """Return a hash of a table's column names, types and ranges: what, beside code, its files depend on."""
     rules = [(name, spec["type"], spec.get("range"), spec.get("nullable")) for name, spec in columns(table).items()]
     return hashlib.sha256(repr(rules).encode()).hexdigest()[:8]
 
@@ -130,7 +132,9 @@ def _check_column(table, name, spec, data, where):
         # Ranges are exact in theory and rounded in practice.
         slack = 1e-9 * max(1.0, *(abs(bound) for bound in (low, high) if np.isfinite(bound)))
         if not (np.isfinite(values).all() and values.min() >= low - slack and values.max() <= high + slack):
-            raise Refusal(f"{where}: {table}.{name} leaves its range [{low:g}, {high:g}]: {values.min()} to {values.max()}")
+            raise Refusal(
+                f"{where}: {table}.{name} leaves its range [{low:g}, {high:g}]: {values.min()} to {values.max()}"
+            )
 
 
 def _from_rows(table, rows):
@@ -138,7 +142,9 @@ def _from_rows(table, rows):
     for row in rows:
         unknown = row.keys() - set(expected.names)
         if unknown:
-            raise Refusal(f"columns {sorted(unknown)} of {table!r} are not described in {DESCRIPTION.name}: add them there")
+            raise Refusal(
+                f"columns {sorted(unknown)} of {table!r} are not described in {DESCRIPTION.name}: add them there"
+            )
     return pa.Table.from_pylist(rows, schema=expected)
 
 

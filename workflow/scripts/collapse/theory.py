@@ -79,4 +79,6 @@ def identity_states(trained_states, weights, beta, output):
             for layer, X in enumerate(particles):
                 write(layer, "block" if layer else "embedding", X)
         except Undefined as reason:
-            raise Refusal(f"{trained_states}: the theory's particles cannot start from its layer 0: {reason}") from reason
+            raise Refusal(
+                f"{trained_states}: the theory's particles cannot start from its layer 0: {reason}"
+            ) from reason

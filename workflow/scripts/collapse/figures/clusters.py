@@ -8,7 +8,11 @@ from collapse.figures.draw import Drawing
 from collapse.figures.panels import describe_data, describe_nulls, legend, plot_schemes
 
 TOKENS = "content"
-PANELS = (("n_clusters", "clusters"), ("noise_fraction", "noise fraction"), ("mean_inner_product", "mean inner product"))
+PANELS = (
+    ("n_clusters", "clusters"),
+    ("noise_fraction", "noise fraction"),
+    ("mean_inner_product", "mean inner product"),
+)
 NULLS = {"n_clusters": "null_n_clusters", "noise_fraction": "null_noise_fraction"}
 
 
@@ -46,10 +50,10 @@ def draw(name, subject, frames):
     axes[0, 0].set_xlim(-0.02, 1.08)
     legend(figure, frame, [Line2D([], [], color="#444444", lw=0.8, ls=(0, (1, 1)), label="null of the trained cloud")])
     caption = (
-        "HDBSCAN clusters of token directions (precomputed cosine distances, smallest cluster 2), the share of tokens in "
-        "none, and the mean inner product against relative depth. No clusters and pure noise is what HDBSCAN says both of "
-        "a collapsed cloud (mean inner product near 1) and of a scattered one (near 0). The thin grey line is the same call on "
-        "the trained cloud with each coordinate permuted over tokens: structure is what differs from it. "
+        "HDBSCAN clusters of token directions (precomputed cosine distances), the share of tokens in none, and the "
+        "mean inner product against relative depth. No clusters and pure noise is what HDBSCAN says both of a "
+        "collapsed cloud (mean inner product near 1) and of a scattered one (near 0). The thin grey line is the same call on the "
+        "trained cloud with each coordinate permuted over tokens: structure is what differs from it. "
         f"{describe_data(frame, TOKENS)}{describe_nulls(frame, 'n_clusters')}"
     )
     return Drawing(figure, f"Clusters over layers: {subject}", caption, _alternative(frame, subject))

@@ -17,7 +17,6 @@ class Curve:
     definition: str
     reading: str
     limits: tuple | None = None
-    scale: str = "linear"
 
 
 CURVES = {
@@ -45,7 +44,7 @@ CURVES = {
         "content",
         "Interaction energy",
         "the sum over all token pairs, self-pairs included, of exp(beta times cosine), over 2 beta n squared",
-        "Attention with Q = K = V = I and no mask can only raise it; its largest value, exp(beta) / (2 beta), is collapse.",
+        "Attention with Q = K = V = I and no mask can only raise it, up to exp(beta) / (2 beta) at collapse.",
     ),
     "effective_rank_raw": Curve(
         "effective_rank",
@@ -54,7 +53,15 @@ CURVES = {
         "Effective rank, raw states (as in the source study)",
         "the exponential of the entropy of the normalised singular values of the raw states",
         "It counts directions in use and is at most the number of tokens. Norms count: one massive token can set it, "
-        "which the centred version below, without the first token, does not share.",
+        "which the next figure, of directions alone and without the first token, does not share.",
+    ),
+    "effective_rank_sphere": Curve(
+        "effective_rank",
+        "effective_rank_sphere",
+        "content",
+        "Effective rank, directions",
+        "the same of the states divided by their norms",
+        "The control of the raw version: norms do not enter. At 1 all tokens point the same way.",
     ),
     "effective_rank_centred": Curve(
         "effective_rank",
@@ -62,7 +69,8 @@ CURVES = {
         "content",
         "Effective rank, directions around their mean",
         "the same of the states divided by their norms, minus their mean over tokens",
-        "The control of the raw version: neither norms nor a direction shared by all tokens enter.",
+        "Neither norms nor a direction that all tokens share enter. It has no scale: of a nearly collapsed cloud it "
+        "describes what is left, and can be large.",
     ),
     "cka_biased": Curve(
         "cka",
@@ -70,7 +78,7 @@ CURVES = {
         "all",
         "CKA with the layer before, biased (as in the source study)",
         "linear centred CKA of token directions with the layer before",
-        "Near 1 a layer keeps the geometry. Independent clouds of n tokens in d dimensions give about d / (n + d), not 0.",
+        "Near 1 a layer keeps the geometry. Independent clouds of n tokens in d dimensions give d / (n + d), not 0.",
         (-0.05, 1.05),
     ),
     "cka_debiased": Curve(
@@ -115,14 +123,14 @@ def draw(name, subject, frames):
         frame = frame[frame["beta"] == beta]
         title = f"{curve.label} at beta {subject.removeprefix('b')}"
     models, prompts = list(frame["model"].unique()), list(frame["prompt"].unique())
-    figure, axes = grid(len(prompts), len(models))
+    # Quantities without natural limits depend on the number of tokens: a scale per prompt, the same for all models.
+    figure, axes = grid(len(prompts), len(models), sharey=True if curve.limits else "row")
     for row, prompt in zip(axes, prompts):
         for axis, model in zip(row, models):
             plot_schemes(axis, frame[(frame["model"] == model) & (frame["prompt"] == prompt)], curve.column)
     axes[0, 0].set_xlim(-0.02, 1.08)
-    axes[0, 0].set_yscale(curve.scale)
-    if curve.limits:
-        axes[0, 0].set_ylim(*curve.limits)
+    for row in axes:
+        row[0].set_ylim(*(curve.limits or (0, None)))
     label_grid(axes, prompts, models, "relative depth (layer / blocks)")
     legend(figure, frame)
     caption = (
@@ -137,4 +145,5 @@ def _alternative(frame, curve, title):
     last = frame[(frame["stage"] == "block") & (frame["depth"] == 1)]
     ends = last.groupby(["model", "scheme"], sort=False)[curve.column].agg(["min", "max"]).dropna()
     words = "; ".join(f"{m}, {s}: {low:.3g} to {high:.3g}" for (m, s), low, high in ends.itertuples())
-    return f"Line plots of {title.lower()}, one panel per prompt and model. At the last block, over prompts: {words or 'undefined everywhere'}."
+    words = words or "undefined everywhere"
+    return f"Line plots of {title.lower()}, one panel per prompt and model. At the last block, over prompts: {words}."

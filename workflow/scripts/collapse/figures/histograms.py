@@ -39,9 +39,9 @@ def draw(name, subject, frames):
     figure.supylabel("cosine of token directions (dashed: 0.9)", fontsize=8)
     seeds = frame["seed"].nunique()
     caption = (
-        f"Histogram of the cosines of all token pairs of {subject} at each depth: 50 equal bins, colour the share of pairs, "
-        f"logarithmic, white below {FLOOR:g}. Pairs above the dashed line are the mass near one. Random weights: the counts "
-        f"of {seeds} seeds added up. Prompts: {', '.join(prompts)}. Tokens: {TOKEN_WORDS[TOKENS]}."
+        f"Histogram of the cosines of all token pairs of {subject} at each depth: 50 equal bins, colour the share of "
+        f"pairs, logarithmic, white below {FLOOR:g}. Pairs above the dashed line are the mass near one. Random "
+        f"weights: the counts of {seeds} seeds added up. Prompts: {', '.join(prompts)}. Tokens: {TOKEN_WORDS[TOKENS]}."
     )
     return Drawing(figure, f"Inner products over layers: {subject}", caption, _alternative(frame, subject))
 
@@ -69,4 +69,5 @@ def _panel(axis, cell):
 def _alternative(frame, subject):
     last = frame[frame["depth"] == 1].groupby("scheme", sort=False)["mean_inner_product"].mean().dropna()
     words = "; ".join(f"{scheme}: {value:.3g}" for scheme, value in last.items())
-    return f"Heat maps of cosine against depth for {subject}. Mean cosine at the last block, over prompts: {words or 'undefined'}."
+    words = words or "undefined"
+    return f"Heat maps of cosine against depth for {subject}. Mean cosine at the last block, over prompts: {words}."

@@ -10,11 +10,11 @@ from collapse.figures import style
 TOKEN_WORDS = {"all": "all tokens", "content": "content tokens only (without position 0 and special tokens)"}
 
 
-def grid(n_rows, n_columns, width=2.5, height=1.45):
-    """Return (figure, axes as a 2-D array): panels of one size, x and y shared."""
-    size = (max(width * n_columns + 1.0, 4.5), height * n_rows + 0.95)
+def grid(n_rows, n_columns, width=2.5, height=1.45, sharey=True):
+    """Return (figure, axes as a 2-D array): panels of one size, x shared, y shared as matplotlib's `sharey` says."""
+    size = (max(width * n_columns + 1.0, 6.0), height * n_rows + 0.95)
     figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
+    axes = figure.subplots(n_rows, n_columns, sharex=True, sharey=sharey, squeeze=False)
     return figure, axes
 
 
@@ -34,7 +34,7 @@ def plot_schemes(axis, frame, column):
     The post-norm state stands alone as an open marker beyond depth 1. Where a value is undefined in every seed, the
     line has a gap and a small cross lies on the lower edge.
     """
-    for (scheme, line), runs in _lines(frame):
+    for (scheme, _), runs in _lines(frame):
         look = style.look(scheme)
         steps = runs[runs["stage"] != "final_norm"]
         values = _over_seeds(steps, "depth", column)
@@ -43,7 +43,9 @@ def plot_schemes(axis, frame, column):
             axis.fill_between(values.index, values["min"], values["max"], color=look["color"], alpha=0.25, linewidth=0)
         undefined = values.index[values["mean"].isna()]
         edge = axis.get_xaxis_transform()
-        axis.plot(undefined, np.full(len(undefined), 0.03), "x", color=look["color"], ms=3, transform=edge, clip_on=False)
+        axis.plot(
+            undefined, np.full(len(undefined), 0.03), "x", color=look["color"], ms=3, transform=edge, clip_on=False
+        )
         after = runs.loc[runs["stage"] == "final_norm", column].mean()
         axis.plot([1.05], [after], "o", mfc="white", mec=look["color"], ms=4, clip_on=False)
 
@@ -57,9 +59,13 @@ def legend(figure, frame, extra=()):
         if frame.loc[frame["scheme"] == scheme, "seed"].nunique() > 1:
             handles.append(Patch(color=look["color"], alpha=0.25, lw=0, label="range over seeds"))
     if (frame["stage"] == "final_norm").any():
-        handles.append(Line2D([], [], ls="", marker="o", mfc="white", mec="#444444", ms=4, label="after the final norm"))
+        handles.append(
+            Line2D([], [], ls="", marker="o", mfc="white", mec="#444444", ms=4, label="after the final norm")
+        )
     handles += extra
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 4 if figure.get_figwidth() > 5.5 else 2))
+    # The longest entry takes a good two inches.
+    columns = min(len(handles), int(figure.get_figwidth() / 2.2))
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
 
 
 def describe_data(frame, tokens):
@@ -68,8 +74,8 @@ def describe_data(frame, tokens):
     band = f"the line is the mean and the band the range over {seeds} seeds" if seeds > 1 else "one seed, so no band"
     schemes = ", ".join(style.look(scheme)["label"] for scheme in frame["scheme"].unique())
     return (
-        f"Models: {', '.join(frame['model'].unique())}. Weights: {schemes}; for random weights {band}. "
-        f"Prompts, each on its own, none averaged: {', '.join(frame['prompt'].unique())}. Tokens: {TOKEN_WORDS[tokens]}."
+        f"Models: {', '.join(frame['model'].unique())}. Weights: {schemes}; for random weights {band}. Prompts, each "
+        f"on its own, none averaged: {', '.join(frame['prompt'].unique())}. Tokens: {TOKEN_WORDS[tokens]}."
     )
 
 

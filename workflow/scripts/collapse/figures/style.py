@@ -49,7 +49,7 @@ def look(scheme):
 
 
 def prompt_label(prompt):
-    """Return a prompt's name for an axis label: underscores become line breaks or spaces, so that it fits a small panel."""
+    """Return a prompt's name for an axis label: underscores become spaces or, in time, line breaks."""
     words, lines = prompt.split("_"), [""]
     for word in words:
         if lines[-1] and len(lines[-1]) + len(word) > 14:

@@ -56,9 +56,9 @@ def clusters(layers, min_cluster_size, min_samples, null_draws, row_orders, seed
     ------
     (dict, labels, probabilities)
         The row: `n_clusters`, `noise_fraction` in [0, 1], `mean_cluster_size` and
-        `largest_cluster_share` in [0, 1] (null without clusters), `mean_inner_product`, `null_n_clusters` and `null_noise_fraction` (means
-        over draws), `row_order_ari` in [-1, 1], `tied_share` in [0, 1], `undefined`. `labels` (int, -1 noise) and
-        `probabilities` (float in [0, 1]) have length n, or are None where the row is null.
+        `largest_cluster_share` in [0, 1] (null without clusters), `mean_inner_product`, `null_n_clusters` and
+        `null_noise_fraction` (means over draws), `row_order_ari` in [-1, 1], `tied_share` in [0, 1], `undefined`.
+        `labels` (int, -1 noise) and `probabilities` (float in [0, 1]) have length n, or are None where the row is null.
     """
     for index, H in enumerate(layers):
         try:

@@ -1,0 +1,50 @@
+# make demo: from a fresh clone to results/report/index.html.    make test: every test.    make lint: style.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+REPORT := results/report/index.html
+
+.PHONY: help demo test lint format
+
+help:
+	@sed -n '1s/^# //p' Makefile
+
+demo: .venv/installed
+	$(BIN)/snakemake --cores all
+	@echo "The report is at $(CURDIR)/$(REPORT)"
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/snakemake --lint
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow/rules
+
+# Debian and Ubuntu ship Python without the module that makes environments complete: it is installed where that is
+# possible without asking. The stamp comes last, so an interrupted installation is taken up again.
+.venv/installed: requirements.txt constraints.txt
+	@python=""; \
+	for candidate in $${PYTHON:-} python3.11 python3.12 python3.13 python3; do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then echo "No Python 3.11 or later was found. Install one, or name it: make demo PYTHON=/path/to/python" >&2; exit 1; fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    package=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	    if [ "$$(id -u)" = 0 ]; then sudo=""; else sudo="sudo -n"; fi; \
+	    if ! { $$sudo apt-get update -q && $$sudo apt-get install -q -y "$$package"; }; then \
+	        echo "$$python cannot make environments. Install the package $$package, then run make again." >&2; exit 1; \
+	    fi; \
+	fi; \
+	echo "Installing into .venv with $$python: a few minutes, once"; \
+	"$$python" -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt -c constraints.txt
+	@touch $@
