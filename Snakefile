@@ -27,5 +27,6 @@ rule all:
 
 
 onsuccess:
+    discard_drawn_weights()
     if Path(REPORT).exists():
         print(f"The report is at {REPORT}")

@@ -16,6 +16,8 @@ import gguf
 import torch
 import transformers
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch_file
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -168,7 +170,8 @@ def _with_ends(tokenizer):
 def make_gguf(kind, directory, name="tiny.gguf", without=()):
     """Write the checkpoint of a Llama kind as one unquantised GGUF file in `directory` and return (file, tensors).
 
-    Tensors named in `without` are left out. Names, and the order of the rows of queries and keys within a head, are llama.cpp's; `tensors` are the originals.
+    Names, and the order of the rows of queries and keys within a head, are llama.cpp's; `tensors` are the originals.
+    Those named in `without` are left out of the file.
     """
     directory = Path(directory)
     with tempfile.TemporaryDirectory() as original:
@@ -219,6 +222,18 @@ def _gguf_rows(name, tensor):
     if heads is None:
         return tensor
     return tensor.reshape(heads, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape).copy()
+
+
+def edit_tensors(directory, change):
+    """Rewrite model.safetensors with what `change(tensors)` returns, torch tensors by name."""
+    path = Path(directory) / "model.safetensors"
+    save_file(change(load_torch_file(path)), path, {"format": "pt"})
+
+
+def edit_json(path, **changes):
+    """Change entries of a JSON file, such as a checkpoint's config.json."""
+    path = Path(path)
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
 
 
 @contextlib.contextmanager

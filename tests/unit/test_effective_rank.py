@@ -25,8 +25,8 @@ from collapse.metrics.effective_rank import COLUMNS, effective_rank, singular_va
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
-SPHERE = ("effective_rank_sphere", "effective_rank_centred", "spectral_entropy_rank_sphere", "participation_ratio_sphere")
 RAW = ("effective_rank_raw", "spectral_entropy_rank", "participation_ratio")
+SPHERE = tuple(name for name in COLUMNS if name not in RAW)
 
 
 def entropy_rank(weights):
@@ -105,18 +105,19 @@ def test_every_rank_lies_between_one_and_the_number_of_directions_there_are_ME05
     assert row["participation_ratio"] <= row["spectral_entropy_rank"] <= row["effective_rank_raw"] + 1e-9
 
 
-@pytest.mark.parametrize(("n", "d"), [(3, 4096), (64, 768), (512, 768), (300, 40)])
+@pytest.mark.parametrize(("n", "d"), [(3, 4096), (64, 768), (200, 300), (300, 40)])
 def test_tokens_on_one_line_have_rank_one(n, d):
-    H = lengths(n) * cloud(1, d) * np.random.default_rng(0).choice([-1, 1], size=(n, 1))
+    signs = (-1.0) ** np.arange(n)[:, None]
+    H = signs * lengths(n) * cloud(1, d)
     row = effective_rank(H)
     assert [row[name] for name in COLUMNS if name != "effective_rank_centred"] == pytest.approx([1] * 6, abs=1e-5)
     # Around their mean, opposite directions are one line still.
     assert row["effective_rank_centred"] == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize(("n", "d"), [(512, 768), (768, 512)])
+@pytest.mark.parametrize(("n", "d"), [(250, 300), (300, 250)])
 def test_rounding_adds_no_tail_to_a_matrix_of_low_rank(n, d):
-    """Without a floor, 500 roots of eigenvalues of 1e-16 would add about one whole direction."""
+    """Rounding makes eigenvalues of 1e-16 out of zeros, and their roots, 1e-8 each, would count as directions."""
     H = with_singular_values([5, 3, 1], n, d)
     assert len(singular_values(H)) == 3
     assert effective_rank(H)["effective_rank_raw"] == pytest.approx(entropy_rank([5, 3, 1]), rel=1e-9)

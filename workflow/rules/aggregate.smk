@@ -13,7 +13,7 @@ rule aggregate:
     wildcard_constraints:
         table=one_of([name for name in table_names() if name != "runs"]),
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=2000,
@@ -37,7 +37,7 @@ rule runs_table:
     benchmark:
         "results/benchmarks/tables/runs.tsv"
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=1000,

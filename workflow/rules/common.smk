@@ -1,4 +1,6 @@
+import os
 import re
+import shutil
 import sys
 
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
@@ -9,12 +11,14 @@ from collapse.errors import Refusal
 from collapse.registry import FIGURES, METRICS, module
 from collapse.tables import type_hash
 
+# Relative, so that a checkout that moves with its results reruns nothing.
+REPOSITORY = os.path.relpath(workflow.basedir)
+
 try:
-    config, GRID = load(config, workflow.basedir)
+    config, GRID = load(config, REPOSITORY)
 except Refusal as refusal:
     raise WorkflowError(str(refusal)) from None
 
-ENVIRONMENT = str(Path(workflow.basedir) / "environment.yml")
 REPORT = "results/report/index.html"
 
 RUN = "{model}/{weights}/{prompt}"
@@ -58,8 +62,16 @@ def weights_definition(wildcards):
 
 
 def model_memory(wildcards, input, attempt):
-    """Megabytes for a job that holds a model: twice its files and what Python and torch take, more at each retry."""
-    return int(attempt * (2000 + 2 * input.size_mb))
+    """Megabytes for a job that holds a model, from the size of its files; more at each retry."""
+    files = sum(path.stat().st_size for path in Path(input[0]).iterdir())
+    return int(attempt * (1500 + 1.5 * files / 1e6))
+
+
+def discard_drawn_weights():
+    """Remove checkpoints that a seed draws again; their records stay."""
+    for model in GRID.sources:
+        for slug in slugs(lambda weights: weights.is_drawn):
+            shutil.rmtree(CHECKPOINT.format(model=model, weights=slug), ignore_errors=True)
 
 
 def metrics_where(condition):

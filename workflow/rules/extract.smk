@@ -1,12 +1,12 @@
 # One forward pass per run, to the states table; the theory's particles start from the trained model's layer 0.
 
 
-# `ancient`: weights that are drawn again for a new prompt are the same weights, and rerun no other prompt. What the
-# states depend on - source, scheme, seed, code - is in `weights`.
+# No `ancient` here: Snakemake then overlooks a changed parameter in the same run in which the weights are made anew.
 rule extract:
     input:
-        checkpoint=ancient(CHECKPOINT),
-        record=ancient(WEIGHTS_RECORD),
+        trained="results/weights/{model}/trained/checkpoint",
+        trained_record="results/weights/{model}/trained/weights.json",
+        record=WEIGHTS_RECORD,
         prompt=lambda wildcards: GRID.prompts[wildcards.prompt],
     output:
         states=STATES,
@@ -17,7 +17,7 @@ rule extract:
     wildcard_constraints:
         weights=one_of(["trained", *slugs(lambda weights: weights.is_drawn)]),
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: config["extraction"]["threads"]
     resources:
         mem_mb=model_memory,
@@ -25,6 +25,7 @@ rule extract:
         gpu=int(config["extraction"]["device"] == "cuda"),
     params:
         run=lambda wildcards: dict(model=wildcards.model, weights=wildcards.weights, prompt=wildcards.prompt),
+        checkpoint=CHECKPOINT,
         weights=weights_definition,
         max_tokens=config["max_tokens"],
         device=config["extraction"]["device"],
@@ -45,7 +46,7 @@ rule identity_states:
     wildcard_constraints:
         weights=one_of(slugs(lambda weights: weights.beta is not None)),
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=1000,

@@ -13,7 +13,7 @@ rule metric:
     wildcard_constraints:
         metric=one_of(metrics_where(lambda metric: not metric.per_beta and not metric.token_table)),
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=1000,
@@ -39,7 +39,7 @@ rule metric_at_beta:
     wildcard_constraints:
         metric=one_of(metrics_where(lambda metric: metric.per_beta)),
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=1000,
@@ -65,7 +65,7 @@ rule clusters:
     benchmark:
         f"results/benchmarks/metrics/clusters/{RUN}.tsv"
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=1500,

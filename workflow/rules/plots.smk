@@ -15,7 +15,7 @@ rule draw_figure:
     wildcard_constraints:
         figure=one_of(figure_names()),
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=2000,

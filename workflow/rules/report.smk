@@ -6,7 +6,7 @@ rule write_report:
         tables=rules.tables.input,
         figures=expand("results/figures/{figure}.svg", figure=figure_names()),
         captions=expand("results/figures/{figure}.md", figure=figure_names()),
-        template=str(Path(workflow.basedir) / "workflow/report/index.html.j2"),
+        template=os.path.normpath(f"{REPOSITORY}/workflow/report/index.html.j2"),
     output:
         page=report(REPORT, caption="../report/page.rst", category="Report"),
     log:
@@ -14,7 +14,7 @@ rule write_report:
     benchmark:
         "results/benchmarks/report.tsv"
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=2000,

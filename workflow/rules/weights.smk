@@ -12,7 +12,7 @@ rule fetch:
         "results/benchmarks/fetch/{model}.tsv"
     localrule: True
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=1000,
@@ -36,7 +36,7 @@ rule trained_weights:
     benchmark:
         "results/benchmarks/weights/{model}/trained.tsv"
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=model_memory,
@@ -47,13 +47,13 @@ rule trained_weights:
         "../scripts/trained_weights.py"
 
 
-# A seed draws the same weights again, so the checkpoint goes once its states exist; its record stays.
+# A seed draws the same weights again: the record stays, the checkpoint goes when the workflow has succeeded, and a run
+# that is added later draws it again. It is no output, since Snakemake reruns all that once used a file it makes again.
 rule draw_weights:
     input:
         checkpoint="results/weights/{model}/trained/checkpoint",
         record="results/weights/{model}/trained/weights.json",
     output:
-        checkpoint=temp(directory(CHECKPOINT)),
         record=WEIGHTS_RECORD,
     log:
         "results/logs/weights/{model}/{weights}.log",
@@ -62,12 +62,13 @@ rule draw_weights:
     wildcard_constraints:
         weights=one_of(slugs(lambda weights: weights.is_drawn)),
     conda:
-        ENVIRONMENT
+        "../../environment.yml"
     threads: 1
     resources:
         mem_mb=model_memory,
         runtime=60,
     params:
+        checkpoint=CHECKPOINT,
         seed=lambda wildcards: GRID.weights[wildcards.weights].seed,
         norms=lambda wildcards: GRID.weights[wildcards.weights].norms,
         code=code_hash("draw_weights.py"),

@@ -10,6 +10,6 @@ with job(snakemake):
         snakemake.input.record,
         snakemake.params.seed,
         snakemake.params.norms,
-        snakemake.output.checkpoint,
+        snakemake.params.checkpoint,
         snakemake.output.record,
     )

@@ -7,11 +7,16 @@ with job(snakemake):
     from pathlib import Path
 
     from collapse.extraction import extract
+    from collapse.weights import restore
 
+    record = json.loads(Path(snakemake.input.record).read_text(encoding="utf-8"))
+    checkpoint = snakemake.input.trained
+    if record["seed"] is not None:
+        checkpoint = restore(record, checkpoint, snakemake.input.trained_record, snakemake.params.checkpoint)
     extract(
         run=snakemake.params.run,
-        checkpoint=snakemake.input.checkpoint,
-        weights_record=json.loads(Path(snakemake.input.record).read_text(encoding="utf-8")),
+        checkpoint=checkpoint,
+        weights_record=record,
         scheme=snakemake.params.weights["scheme"],
         prompt=snakemake.input.prompt,
         max_tokens=snakemake.params.max_tokens,

@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,7 +150,9 @@ def _expand_weights(entries):
 
 def _source(source, repository):
     """A local path may be relative to the repository."""
-    return source | {"path": str(Path(repository) / source["path"])} if source["kind"] == "local" else source
+    if source["kind"] != "local":
+        return source
+    return source | {"path": os.path.normpath(Path(repository) / source["path"])}
 
 
 def _find_prompts(names, table):
@@ -167,7 +170,7 @@ def _find_prompts(names, table):
         path = table.parent / rows[name]["file"]
         if not path.is_file():
             faults.append(f"prompts: the file of {name!r}, {path}, does not exist; add it, or take the prompt out")
-        found[name] = str(path)
+        found[name] = os.path.normpath(path)
     return found, faults
 
 

@@ -9,10 +9,12 @@ Each tensor draws from its own stream, named by the seed and the tensor: the sam
 machine, whatever the order, the depth, or other tensors in the file.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +95,34 @@ def norm_matched(trained_checkpoint, trained_record, seed, norms, checkpoint, re
         save_file(arrays, directory / "model.safetensors", {"format": "pt"})
     definition = {"scheme": "norm-matched", "seed": seed, "norms": norms}
     _write_record(record_path, source, definition, records, ["float32"])
+
+
+def restore(record, trained_checkpoint, trained_record, checkpoint):
+    """Return the checkpoint that a record describes, drawing it again where it was discarded.
+
+    Snakemake's `temp` would do this by rerunning the rule, and with it every other run of the same weights. Two jobs
+    may come here at once: one draws, the other waits.
+
+    Raises
+    ------
+    Refusal
+        If the new draw is not the recorded one (another numpy?).
+    """
+    checkpoint = Path(checkpoint)
+    with open(checkpoint.parent / ".drawing", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not checkpoint.exists():
+            again = checkpoint.parent / ".again.json"
+            norm_matched(trained_checkpoint, trained_record, record["seed"], record["norms"], checkpoint, again)
+            found = json.loads(again.read_text(encoding="utf-8"))["weights_hash"]
+            again.unlink()
+            if found != record["weights_hash"]:
+                shutil.rmtree(checkpoint)
+                raise Refusal(
+                    f"{checkpoint}: seed {record['seed']} draws weights {found} today and drew {record['weights_hash']} "
+                    f"when its record was made. Delete {checkpoint.parent} and all its states, and run again."
+                )
+    return checkpoint
 
 
 def redraw(array, seed, name, axis=0, parts=1):

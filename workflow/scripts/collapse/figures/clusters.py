@@ -52,8 +52,8 @@ def draw(name, subject, frames):
     caption = (
         "HDBSCAN clusters of token directions (precomputed cosine distances), the share of tokens in none, and the "
         "mean inner product against relative depth. No clusters and pure noise is what HDBSCAN says both of a "
-        "collapsed cloud (mean inner product near 1) and of a scattered one (near 0). The thin grey line is the same call on the "
-        "trained cloud with each coordinate permuted over tokens: structure is what differs from it. "
+        "collapsed cloud (mean inner product near 1) and of a scattered one (near 0). The thin grey line is the same "
+        "call on the trained cloud with each coordinate permuted over tokens: structure is what differs from it. "
         f"{describe_data(frame, TOKENS)}{describe_nulls(frame, 'n_clusters')}"
     )
     return Drawing(figure, f"Clusters over layers: {subject}", caption, _alternative(frame, subject))
