@@ -23,6 +23,8 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
+        rules.tables.input,
+        rules.figures.input,
         rules.report.input,
 
 

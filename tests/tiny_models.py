@@ -1,6 +1,6 @@
 """Tiny real checkpoints, made offline: random weights at a fixed seed, safetensors, and a fast tokenizer.
 
-They have what large ones have (tied and fused tensors, shared blocks, poolers, special tokens), at 3 blocks of width 32.
+They have what large ones have: tied and fused tensors, shared blocks, poolers, special tokens; 3 blocks of width 32.
 Weights have a standard deviation of 0.3 and norms are not 1 and 0, so that every block and every tensor differs.
 """
 
@@ -30,41 +30,42 @@ CORPUS = [
     "Tokens attract one another on the sphere: they cluster, then they collapse.",
     "She wrote (in French) « le navire est parti », and paid $5 for the stamp.",
     "def area(width, height): return width * height",
+    "The signal was . . . . . . . . . . . . and then nothing.",
 ]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = sorted({word for line in CORPUS for word in re.findall(r"\w+", line)})
 CHARACTERS = sorted(set(string.ascii_lowercase + string.digits + string.punctuation + "«»—。"))
 
 
-def _sizes(**changes):
-    return {"hidden_size": WIDTH, "num_hidden_layers": BLOCKS, "num_attention_heads": HEADS, "intermediate_size": 64} | changes
-
-
 def _gpt2(**changes):
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
     dropout = {"resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "attn_pdrop": DROPOUT}
     sizes = {"n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_positions": POSITIONS}
-    return transformers.GPT2Config(initializer_range=STD, **ends, **dropout, **sizes, **changes)
-
-
-def _bert_like(config, **changes):
-    dropout = {"hidden_dropout_prob": DROPOUT, "attention_probs_dropout_prob": DROPOUT}
-    return config(max_position_embeddings=POSITIONS, initializer_range=STD, **dropout, **_sizes(**changes))
+    fixed = {"initializer_range": STD, "bos_token_id": 0, "eos_token_id": 0}
+    return transformers.GPT2Config(**(fixed | dropout | sizes | changes))
 
 
 def _llama(**changes):
-    ends = {"bos_token_id": 0, "eos_token_id": 1, "attention_dropout": DROPOUT}
-    heads = {"num_key_value_heads": 2, "max_position_embeddings": POSITIONS}
-    return transformers.LlamaConfig(initializer_range=STD, **ends, **heads, **_sizes(**changes))
+    fixed = {"bos_token_id": 0, "eos_token_id": 1, "attention_dropout": DROPOUT, "num_key_value_heads": 2}
+    return transformers.LlamaConfig(**(fixed | SIZES | changes))
 
 
-def _bert(vocab_size, **changes):
-    return _bert_like(transformers.BertConfig, vocab_size=vocab_size, **changes)
+def _bert(**changes):
+    return transformers.BertConfig(**(BERT_DROPOUT | SIZES | changes))
 
 
-def _albert(vocab_size, **changes):
-    return _bert_like(transformers.AlbertConfig, vocab_size=vocab_size, embedding_size=16, **changes)
+def _albert(**changes):
+    return transformers.AlbertConfig(**(BERT_DROPOUT | SIZES | {"embedding_size": 16} | changes))
 
+
+SIZES = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": BLOCKS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 64,
+    "max_position_embeddings": POSITIONS,
+    "initializer_range": STD,
+}
+BERT_DROPOUT = {"hidden_dropout_prob": DROPOUT, "attention_probs_dropout_prob": DROPOUT}
 
 # kind -> (model class, arguments of its constructor, config, arguments of the config, tokenizer)
 KINDS = {
@@ -97,7 +98,9 @@ def make_model(kind, directory, **changes):
     tokenizer = make_tokenizer(tokenizer_kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        model = getattr(transformers, model_class)(config(vocab_size=len(tokenizer), **(own | changes)), **arguments)
+        model = getattr(transformers, model_class)(
+            config(**({"vocab_size": len(tokenizer)} | own | changes)), **arguments
+        )
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim == 1:
@@ -120,7 +123,9 @@ def make_tokenizer(kind, **options):
     `bytes`: GPT-2's (no special token is added); `bytes-bos`: the same with a first token, like Llama's; `wordpiece`
     and `unigram`: [CLS] and [SEP] around the text, like BERT's and ALBERT's, with a maximal length.
     """
-    tokenizer, special = {"bytes": _bytes, "bytes-bos": _bytes_bos, "wordpiece": _wordpiece, "unigram": _unigram}[kind]()
+    tokenizer, special = {"bytes": _bytes, "bytes-bos": _bytes_bos, "wordpiece": _wordpiece, "unigram": _unigram}[
+        kind
+    ]()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **(special | options))
 
 
@@ -152,7 +157,7 @@ def _wordpiece():
 
 def _unigram():
     scores = dict.fromkeys(SPECIAL, 0.0) | {f"\u2581{word}": -5.0 for word in WORDS} | {"\u2581": -9.0}
-    scores |= {character: -10.0 for character in CHARACTERS + list(string.ascii_uppercase)}
+    scores |= dict.fromkeys(CHARACTERS + list(string.ascii_uppercase), -10.0)
     tokenizer = Tokenizer(models.Unigram(list(scores.items()), unk_id=SPECIAL.index("[UNK]")))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()

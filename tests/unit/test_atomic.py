@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from collapse.atomic import replacing, write_text
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from collapse import codehash, registry
 
 ORIGINAL = codehash.SCRIPTS
@@ -122,6 +123,7 @@ def test_comments_docstrings_and_format_do_not_count(copy, old, new):
         ("NEAR_ONE = 0.9", "NEAR_ONE = 0.95"),
         ("limit = 3", "limit = 3.0"),
         ("limit = 3", "limit = True"),
+        ("limit = 3", 'limit = "3"'),
         ("limit = 3", "limit = None"),
         ("value > NEAR_ONE", "value >= NEAR_ONE"),
         ("tolerance=1e-6", "tolerance=1e-7"),

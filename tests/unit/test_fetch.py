@@ -11,9 +11,10 @@ from pathlib import Path
 import httpx2
 import huggingface_hub
 import pytest
+from huggingface_hub import constants
+
 from collapse.errors import Refusal
 from collapse.fetch import fetch, revision, sha256_of
-from huggingface_hub import constants
 
 FILES = {
     "config.json": b'{"model_type": "gpt2"}',
@@ -66,7 +67,11 @@ def target(tmp_path):
 
 
 def local(path, **pins):
-    return {"kind": "local", "path": str(path), "sha256": {"model.safetensors": digest(FILES["model.safetensors"])} | pins}
+    return {
+        "kind": "local",
+        "path": str(path),
+        "sha256": {"model.safetensors": digest(FILES["model.safetensors"])} | pins,
+    }
 
 
 def test_a_local_model_is_linked_and_recorded_with_the_sha256_of_every_file(tmp_path, target):

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tiny_models import DROPOUT, edit_json, make_model
+
 from collapse import forward
 from collapse.architectures import ARCHITECTURES
 from collapse.checkpoint import load_model, load_tokenizer
@@ -14,7 +16,6 @@ from collapse.extraction import extract
 from collapse.prompts import tokenize
 from collapse.states import StatesFile
 from collapse.weights import trained
-from tiny_models import DROPOUT, edit_json, make_model
 
 TEXT = "The ferry left in the fog, and nobody on the quay saw it turn back."
 PRE_NORM = ["gpt2", "gpt2-base", "llama", "llama-tied"]
@@ -90,7 +91,9 @@ def test_states_are_float32_matrices_of_tokens_by_width(runs, kind):
 def test_post_norm_states_are_the_library_s_to_the_last_bit(runs, kind):
     run = runs(kind)
     assert len(run.hidden) == DEPTH[kind] + 1
-    assert [same(H, hidden) for (_, _, H), hidden in zip(run.states, run.hidden, strict=True)] == [True] * len(run.hidden)
+    assert [same(H, hidden) for (_, _, H), hidden in zip(run.states, run.hidden, strict=True)] == [True] * len(
+        run.hidden
+    )
 
 
 @pytest.mark.parametrize("kind", PRE_NORM)
@@ -194,7 +197,10 @@ def test_the_registry_says_whether_attention_is_causal(runs, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_runs_are_identical_although_dropout_is_configured(runs, kind):
     run = runs(kind)
-    rates = [getattr(run.model.config, name, 0) for name in ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob")]
+    rates = [
+        getattr(run.model.config, name, 0)
+        for name in ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob")
+    ]
     assert max(rates) == DROPOUT
     assert all(same(a[2], b[2]) for a, b in zip(run.run(), run.states, strict=True))
     run.model.train()
@@ -328,7 +334,9 @@ def test_a_states_file_says_what_it_was_made_from(extracted, kind):
     assert found["n_states"] == len(file) == DEPTH[kind] + 1 + (kind in PRE_NORM)
     assert found["is_causal"] == (kind in PRE_NORM)
     assert found["dimension"] == 32 and found["n_tokens"] == len(file.tokens())
-    assert {"python", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow"} == set(found["versions"])
+    assert {"python", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow"} == set(
+        found["versions"]
+    )
     assert len(found["prompt_hash"]) == 64
     _, _, tokens = tokenize(load_tokenizer(checkpoint), TEXT, 64)
     assert {key: found[key] for key in tokens} == tokens

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from collapse import states, tables
 from collapse.errors import Refusal
 from collapse.provenance import pack
@@ -50,7 +51,7 @@ def path(tmp_path, tokens, matrices):
 
 
 def write(path, tokens, matrices, record=None, order=ORDER):
-    with writing(path, tokens, D, record or RECORD) as put:
+    with writing(path, tokens, D, RECORD | {"n_states": len(matrices)} | (record or {})) as put:
         for (layer, stage), H in zip(order, matrices):
             put(layer, stage, H)
     return path
@@ -120,7 +121,12 @@ def test_every_state_carries_its_tokens(path, tokens):
 
 
 def test_the_file_carries_the_record_of_its_run(path):
-    assert StatesFile(path).metadata == RECORD | {"schema_version": 1, "n_tokens": N, "dimension": D}
+    assert StatesFile(path).metadata == RECORD | {
+        "n_states": len(ORDER),
+        "schema_version": 1,
+        "n_tokens": N,
+        "dimension": D,
+    }
 
 
 def test_doubles_are_stored_as_the_nearest_singles(tmp_path, tokens):
@@ -200,12 +206,14 @@ def test_a_killed_writer_leaves_no_file_and_the_next_attempt_succeeds(tmp_path, 
         "from collapse.states import writing\n"
         "flags = {name: [False] for name in ('is_special', 'is_first', 'is_punctuation')}\n"
         "tokens = pa.table({'position': [0], 'token_id': [1], 'token': ['a']} | flags)\n"
-        "with writing(sys.argv[1], tokens, 3, {}) as write:\n"
+        "with writing(sys.argv[1], tokens, 3, {'n_states': 1}) as write:\n"
         "    write(0, 'embedding', np.ones((1, 3)))\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     path = tmp_path / "p.parquet"
-    done = subprocess.run([sys.executable, "-c", program, path], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
     assert done.returncode == -signal.SIGKILL
     assert not path.exists()
     write(path, tokens, matrices)
@@ -246,7 +254,7 @@ def test_a_writer_that_was_never_closed_leaves_a_file_that_is_refused(tmp_path):
 def test_fewer_states_than_the_record_says_are_refused_when_written_or_when_read(tmp_path, tokens, matrices, written):
     path = tmp_path / "p.parquet"
     with pytest.raises(Refusal, match=str(len(ORDER))):
-        write(path, tokens, matrices[:written], RECORD | {"n_states": len(ORDER)})
+        write(path, tokens, matrices[:written], {"n_states": len(ORDER)})
         StatesFile(path)
 
 
@@ -268,14 +276,21 @@ def test_another_parquet_file_is_refused(tmp_path):
 
 def test_a_results_table_is_refused(tmp_path, tokens, matrices):
     path = tmp_path / "t.parquet"
-    row = dict.fromkeys(tables.columns("nn_stability")) | {"model": "m", "weights": "w", "scheme": "trained", "prompt": "p"}
+    row = dict.fromkeys(tables.columns("nn_stability")) | {
+        "model": "m",
+        "weights": "w",
+        "scheme": "trained",
+        "prompt": "p",
+    }
     row |= {"tokens": "all", "layer": 0, "stage": "embedding", "depth": 0.0, "undefined": "no layer before the first"}
     tables.write(path, "nn_stability", [row], {})
     refused(path)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
-def test_a_schema_version_that_the_code_does_not_know_is_refused_with_both_versions(tmp_path, tokens, matrices, monkeypatch, version):
+def test_a_schema_version_that_the_code_does_not_know_is_refused_with_both_versions(
+    tmp_path, tokens, matrices, monkeypatch, version
+):
     with monkeypatch.context() as patched:
         patched.setattr(states, "SCHEMA_VERSION", version)
         path = write(tmp_path / "p.parquet", tokens, matrices)

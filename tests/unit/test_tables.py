@@ -7,6 +7,7 @@ import math
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from collapse import registry, tables
 from collapse.errors import Refusal
 from collapse.metrics import clusters
@@ -48,7 +49,14 @@ def nn(**changes):
 
 
 def energy(**changes):
-    values = {"energy": 1.5, "log_energy": 0.4, "change": 0.1, "relative_change": 0.1, "is_drop": False, "undefined": None}
+    values = {
+        "energy": 1.5,
+        "log_energy": 0.4,
+        "change": 0.1,
+        "relative_change": 0.1,
+        "is_drop": False,
+        "undefined": None,
+    }
     return keys(beta=1.0) | values | changes
 
 
@@ -229,7 +237,9 @@ def test_nan_and_infinity_are_refused_in_every_column(tmp_path, column, value):
 
 
 def test_a_column_that_is_not_described_is_refused(tmp_path):
-    refused(tmp_path, "nn_stability", [nn(extra=1)], r"\['extra'\].*nn_stability.*not described in tables.yaml: add them")
+    refused(
+        tmp_path, "nn_stability", [nn(extra=1)], r"\['extra'\].*nn_stability.*not described in tables.yaml: add them"
+    )
 
 
 @pytest.mark.parametrize("column", ["model", "layer", "nn_stability", "n_compared"])

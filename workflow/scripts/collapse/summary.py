@@ -81,8 +81,8 @@ def last_block(frame, model, column):
 def compare(trained, random, sign):
     """Count prompts by the sign of trained minus random; `sign` +1 where larger means further from collapse."""
     differences = [
-        None if trained[prompt] is None or random.get(prompt) is None else sign * (trained[prompt] - random[prompt])
-        for prompt in trained
+        None if trained.get(prompt) is None or random.get(prompt) is None else sign * (trained[prompt] - random[prompt])
+        for prompt in dict.fromkeys([*trained, *random])
     ]
     known = [difference for difference in differences if difference is not None]
     return {

@@ -123,18 +123,23 @@ def _check_column(table, name, spec, data, where):
         # A null is a statement: it needs its reason, in the row itself.
         if spec.get("nullable") != "with reason":
             raise Refusal(f"{where}: {table}.{name} has {column.null_count} nulls and may have none")
-        unexplained = pc.sum(pc.and_(pc.is_null(column), pc.is_null(data["undefined"]))).as_py()
+        told = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(pc.fill_null(data["undefined"], ""))), 0)
+        unexplained = pc.sum(pc.and_(pc.is_null(column), pc.invert(told))).as_py()
         if unexplained:
             raise Refusal(f"{where}: {table}.{name} is null without a reason in {unexplained} rows")
-    if "range" in spec and pa.types.is_primitive(column.type) and column.null_count < len(column):
+    if _is_number(column.type) and column.null_count < len(column):
         values = pc.drop_null(column).to_numpy().astype(np.float64)
-        low, high = (float(bound) for bound in spec["range"])
+        low, high = (float(bound) for bound in spec.get("range", (-np.inf, np.inf)))
         # Ranges are exact in theory and rounded in practice.
-        slack = 1e-9 * max(1.0, *(abs(bound) for bound in (low, high) if np.isfinite(bound)))
+        slack = 1e-9 * max([1.0, *(abs(bound) for bound in (low, high) if np.isfinite(bound))])
         if not (np.isfinite(values).all() and values.min() >= low - slack and values.max() <= high + slack):
             raise Refusal(
                 f"{where}: {table}.{name} leaves its range [{low:g}, {high:g}]: {values.min()} to {values.max()}"
             )
+
+
+def _is_number(kind):
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def _from_rows(table, rows):

@@ -7,6 +7,8 @@ one step per layer, the softmax over j <= i where the model is causal. Everythin
 Source: Geshkovski et al., arXiv 2312.10794 (self-attention dynamics on the sphere), with a step of size one.
 """
 
+import math
+
 import numpy as np
 
 from collapse.errors import Refusal, Undefined
@@ -37,10 +39,12 @@ def identity_dynamics(H, beta, n_steps, is_causal):
     Raises
     ------
     Refusal
-        If H is no matrix or holds NaN or infinity.
+        If H is no matrix or holds NaN or infinity, or beta is negative or no number.
     Undefined
         If a token has a zero state: it has no direction to start from.
     """
+    if not (math.isfinite(beta) and beta >= 0):
+        raise Refusal(f"the inverse temperature beta must be a number from 0 on, found {beta!r}")
     X = on_sphere(H)
     hidden = np.triu(np.ones((len(X), len(X)), dtype=bool), k=1) if is_causal else None
     yield X

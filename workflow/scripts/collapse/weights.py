@@ -20,13 +20,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from collapse.architectures import WEIGHT_SUFFIXES, architecture, fused_parts
+from collapse.architectures import HEADS, WEIGHT_SUFFIXES, architecture, fused_parts
 from collapse.atomic import replacing, write_text
 from collapse.checkpoint import as_float32, content_hash, convert_gguf, frobenius, model_type, tensors, weights_hash
 from collapse.errors import Refusal
 
-NORM_GAIN = re.compile(r"(norm|ln_\d|ln_f|LayerNorm|layer_norm)\w*\.weight$", re.IGNORECASE)
-NORM_BIAS = re.compile(r"(norm|ln_\d|ln_f|LayerNorm|layer_norm)\w*\.bias$", re.IGNORECASE)
+# Old BERT checkpoints call them gamma and beta.
+NORM_GAIN = re.compile(r"(norm|ln_\d|ln_f)\w*\.(weight|gamma)$", re.IGNORECASE)
+NORM_BIAS = re.compile(r"(norm|ln_\d|ln_f)\w*\.(bias|beta)$", re.IGNORECASE)
 NORM_TOLERANCE = 1e-6
 
 
@@ -71,18 +72,18 @@ def norm_matched(trained_checkpoint, trained_record, seed, norms, checkpoint, re
         If a redrawn tensor equals the trained one or misses its norm, which would make the baseline a lie.
     """
     source = json.loads(Path(trained_record).read_text(encoding="utf-8"))
-    entry = architecture(model_type(trained_checkpoint))
-    arrays, records, drawn_as = {}, {}, {}
+    entry = architecture(model_type(trained_checkpoint), trained_checkpoint)
+    arrays, records, first_of = {}, {}, _first_copies(source["tensors"])
     for name, tensor in tensors(trained_checkpoint):
         array = as_float32(tensor)
         if array is None or (entry.buffers and re.search(entry.buffers, name)):
             continue
         before = source["tensors"][name]
         if array.ndim >= 2:
-            # Tied tensors are copies of each other in the file: the first name draws, the others take its draw.
-            first = drawn_as.setdefault(before["sha256"], name)
-            arrays[name] = arrays[first] if first != name else redraw(array, seed, name, *fused_parts(entry, name))
-            records[name] = _proof(name, array, arrays[name], before, fused_parts(entry, name))
+            first = first_of[before["sha256"]]
+            split = fused_parts(entry, first)
+            arrays[name] = arrays[first] if first in arrays else redraw(array, seed, first, *split)
+            records[name] = _proof(name, array, arrays[name], before, split)
             if first != name:
                 records[name]["tied_to"] = first
         else:
@@ -119,10 +120,21 @@ def restore(record, trained_checkpoint, trained_record, checkpoint):
             if found != record["weights_hash"]:
                 shutil.rmtree(checkpoint)
                 raise Refusal(
-                    f"{checkpoint}: seed {record['seed']} draws weights {found} today and drew {record['weights_hash']} "
+                    f"{checkpoint}: seed {record['seed']} draws weights {found} today, and {record['weights_hash']} "
                     f"when its record was made. Delete {checkpoint.parent} and all its states, and run again."
                 )
     return checkpoint
+
+
+def _first_copies(records):
+    """For each content, the tensor that draws: tied tensors are copies of each other in the file and share a draw.
+
+    A head is never the first, so that a checkpoint which stores a tied head draws like one that does not.
+    """
+    first = {}
+    for name in sorted(records, key=lambda name: (bool(HEADS.search(name)), name)):
+        first.setdefault(records[name]["sha256"], name)
+    return first
 
 
 def redraw(array, seed, name, axis=0, parts=1):

@@ -18,12 +18,14 @@ of X is below 3 in either layer, both are undefined.
 
 import numpy as np
 
-from collapse.errors import Undefined
+from collapse.errors import Refusal, Undefined
 from collapse.geometry import cosines, nulls, on_sphere
 from collapse.metrics.effective_rank import sphere_rank_from_cosines
 
 COLUMNS = ("cka_biased", "cka_debiased")
 DEGENERATE_RANK = 3.0
+# Largest U-centred entry below which a layer has no structure beyond the rounding of float32 states.
+FLAT = 1e-6
 
 
 def cka(layers):
@@ -56,24 +58,34 @@ def cka(layers):
         before = current
 
 
+def is_degenerate(rank):
+    """Tell whether an effective rank is below the gate, and not by rounding alone (three orthogonal tokens pass)."""
+    return rank < DEGENERATE_RANK - 1e-9
+
+
 def _prepare(H):
     """Centre a layer's cosine matrix in both ways, once, with its norms."""
     G = cosines(on_sphere(H))
     rank = sphere_rank_from_cosines(G)
-    if rank < DEGENERATE_RANK:
+    if is_degenerate(rank):
         raise Undefined(f"degenerate layer: effective rank {rank:.3g} on the sphere is below {DEGENERATE_RANK:g}")
-    biased = _centre(G)
-    unbiased = _u_centre(G) if len(G) >= 4 else None
-    return (biased, np.linalg.norm(biased)), unbiased
+    return _centre(G), _u_centre(G) if len(G) >= 4 else None
 
 
 def _compare(before, current):
-    (K, norm_K), U = before
-    (L, norm_L), V = current
-    row = {"cka_biased": float(np.vdot(K, L) / (norm_K * norm_L)), "cka_debiased": None, "undefined": None}
+    (K, U), (L, V) = before, current
+    if K.shape != L.shape:
+        raise Refusal(f"adjacent layers have {len(K)} and {len(L)} tokens: they must be the same tokens")
+    row = {"cka_biased": _cosine(K, L), "cka_debiased": None, "undefined": None}
     if U is None:
         return row | {"undefined": f"cka_debiased: needs at least 4 tokens, found {len(K)}"}
-    return row | {"cka_debiased": float(np.vdot(U, V) / (np.linalg.norm(U) * np.linalg.norm(V)))}
+    if min(np.abs(U).max(), np.abs(V).max()) < FLAT:
+        return row | {"undefined": "cka_debiased: all pairs of tokens are equally far apart"}
+    return row | {"cka_debiased": _cosine(U, V)}
+
+
+def _cosine(A, B):
+    return float(np.vdot(A, B) / (np.linalg.norm(A) * np.linalg.norm(B)))
 
 
 def _centre(G):

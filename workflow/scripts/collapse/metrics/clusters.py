@@ -7,7 +7,8 @@
   structure is what exceeds it.
 * the **row order**: equal distances (repeated tokens) are resolved by row order. `row_order_ari` is the mean adjusted
   Rand index between the labels and those of shuffled rows; 1 means that the order did not matter.
-* the share of tied distances, which says when to expect that.
+* the share of tied distances. Without any, the order can still matter: HDBSCAN works on mutual reachability, where
+  distances tie that differ as cosines. Only `row_order_ari` tells.
 
 Traps: HDBSCAN gives 0 clusters both for total collapse and for pure noise: read a count only beside the mean inner
 product. With `min_cluster_size` 2 even noise has many clusters. hdbscan and scikit-learn disagree on what
@@ -23,6 +24,9 @@ from sklearn.metrics import adjusted_rand_score
 from collapse.errors import Undefined
 from collapse.geometry import cosines, nulls, on_sphere, pairs
 
+# Distances below this are the same direction: float32 states that point the same way differ by less.
+ROUNDING = 1e-13
+TIE_DECIMALS = 12
 COLUMNS = (
     "n_clusters",
     "noise_fraction",
@@ -76,8 +80,7 @@ def clusters(layers, min_cluster_size, min_samples, null_draws, row_orders, seed
 def _cluster_layer(X, rng, null_draws, row_orders, options):
     G = cosines(X)
     labels, probabilities = hdbscan_on_sphere(G, **options)
-    nulls_found = [hdbscan_on_sphere(cosines(cloud), **options)[0] for cloud in _null_clouds(X, rng, null_draws)]
-    null_counts, null_noise = zip(*map(_summary, nulls_found))
+    null_counts, null_noise = _null_summary(X, rng, null_draws, options)
     agreements = []
     for _ in range(row_orders):
         order = rng.permutation(len(G))
@@ -92,12 +95,15 @@ def _cluster_layer(X, rng, null_draws, row_orders, options):
         "mean_cluster_size": float(sizes.mean()) if count else None,
         "largest_cluster_share": float(sizes.max() / len(labels)) if count else None,
         "mean_inner_product": float(values.mean()),
-        "null_n_clusters": float(np.mean(null_counts)),
-        "null_noise_fraction": float(np.mean(null_noise)),
+        "null_n_clusters": null_counts,
+        "null_noise_fraction": null_noise,
         "row_order_ari": float(np.mean(agreements)),
-        "tied_share": 1.0 - len(np.unique(values)) / len(values),
-        "undefined": None if count else "mean_cluster_size, largest_cluster_share: no clusters",
+        "tied_share": 1.0 - len(np.unique(values.round(TIE_DECIMALS))) / len(values),
     }
+    reasons = [] if count else ["mean_cluster_size, largest_cluster_share: no clusters"]
+    if null_counts is None:
+        reasons.append("null_n_clusters, null_noise_fraction: permuting coordinates leaves fewer than 3 directions")
+    row["undefined"] = "; ".join(reasons) or None
     return row, labels, probabilities
 
 
@@ -115,6 +121,8 @@ def hdbscan_on_sphere(G, min_cluster_size, min_samples):
         Integers with -1 for noise, and floats in [0, 1]; length n.
     """
     distances = 1.0 - G
+    # Copies of one direction differ by rounding, which HDBSCAN would take for structure.
+    distances[distances < ROUNDING] = 0.0
     np.fill_diagonal(distances, 0.0)
     fitted = hdbscan.HDBSCAN(
         metric="precomputed",
@@ -125,11 +133,22 @@ def hdbscan_on_sphere(G, min_cluster_size, min_samples):
     return fitted.labels_, fitted.probabilities_
 
 
+def _null_summary(X, rng, draws, options):
+    """Mean count and noise fraction over permuted clouds, (None, None) where a draw leaves too few directions."""
+    found = []
+    for cloud in _null_clouds(X, rng, draws):
+        if len(cloud) < 3:
+            return None, None
+        found.append(_summary(hdbscan_on_sphere(cosines(cloud), **options)[0]))
+    counts, noise = zip(*found)
+    return float(np.mean(counts)), float(np.mean(noise))
+
+
 def _null_clouds(X, rng, draws):
     for _ in range(draws):
         cloud = rng.permuted(X, axis=0)
-        # A permuted row of all zeros needs every coordinate to have a zero: it cannot come from generic states.
-        yield on_sphere(cloud)
+        # Sparse coordinates can leave a row of zeros, which has no direction: the null goes without it.
+        yield on_sphere(cloud[cloud.any(axis=1)])
 
 
 def _summary(labels):

@@ -22,6 +22,8 @@ import numpy as np
 from collapse.errors import Undefined
 from collapse.geometry import as_matrix, nulls, on_sphere
 
+# Root mean square distance from the mean below which tokens point the same way: float32 states round at 6e-8.
+SAME_DIRECTION = 1e-6
 COLUMNS = (
     "effective_rank_raw",
     "effective_rank_sphere",
@@ -59,6 +61,7 @@ def effective_rank(H):
     """
     try:
         raw = singular_values(H)
+        raw /= raw[-1]
     except Undefined as reason:
         return nulls(COLUMNS, reason)
     row = dict.fromkeys(COLUMNS) | {
@@ -76,8 +79,7 @@ def effective_rank(H):
             "participation_ratio_sphere": _participation(sphere**2),
         }
         centred = X - X.mean(axis=0)
-        # A mean of unit vectors is rounded at 1e-16: what is left of identical tokens is that, not a direction.
-        if np.abs(centred).max() < 1e-13:
+        if np.sqrt((centred**2).sum(axis=1).mean()) < SAME_DIRECTION:
             reasons.append("effective_rank_centred: all tokens point the same way")
         else:
             row["effective_rank_centred"] = entropy_rank(singular_values(centred))

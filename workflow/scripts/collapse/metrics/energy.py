@@ -66,7 +66,7 @@ def _log_energy(G, beta):
     """log E_beta, with the largest exponent, beta, taken out: exact for identical tokens and never overflowing."""
     n = len(G)
     total = n + 2.0 * np.exp(beta * (pairs(G) - 1.0)).sum()
-    return beta + math.log(total / (2.0 * beta * n * n))
+    return beta + math.log(total) - math.log(2.0 * n * n) - math.log(beta)
 
 
 def _row(log_energy, before, tolerance, why_none):
@@ -79,7 +79,7 @@ def _row(log_energy, before, tolerance, why_none):
     else:
         relative = math.expm1(log_energy - before)
         previous = _exp(before)
-        if previous is None:
+        if previous is None or not math.isfinite(previous * relative):
             reasons.append("change: above the largest float64, use relative_change")
         else:
             row["change"] = previous * relative

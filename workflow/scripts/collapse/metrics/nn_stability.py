@@ -13,9 +13,9 @@ below 3, as for CKA).
 
 import numpy as np
 
-from collapse.errors import Undefined
+from collapse.errors import Refusal, Undefined
 from collapse.geometry import cosines, nulls, on_sphere
-from collapse.metrics.cka import DEGENERATE_RANK
+from collapse.metrics.cka import DEGENERATE_RANK, is_degenerate
 from collapse.metrics.effective_rank import sphere_rank_from_cosines
 
 COLUMNS = ("nn_stability", "n_compared")
@@ -59,7 +59,7 @@ def _neighbours(H):
     if len(G) < 3:
         raise Undefined(f"{len(G)} tokens: with fewer than 3 there is no choice of neighbour")
     rank = sphere_rank_from_cosines(G)
-    if rank < DEGENERATE_RANK:
+    if is_degenerate(rank):
         raise Undefined(f"degenerate layer: effective rank {rank:.3g} on the sphere is below {DEGENERATE_RANK:g}")
     np.fill_diagonal(G, -np.inf)
     nearest = G.argmax(axis=1)
@@ -68,6 +68,8 @@ def _neighbours(H):
 
 
 def _compare(before, current):
+    if before.shape != current.shape:
+        raise Refusal(f"adjacent layers have {len(before)} and {len(current)} tokens: they must be the same tokens")
     unique = (before >= 0) & (current >= 0)
     compared = int(unique.sum())
     if compared == 0:

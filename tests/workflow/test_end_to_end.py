@@ -1,0 +1,165 @@
+"""The whole workflow on a tiny local model, as a user runs it."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from collapse import tables
+from collapse.metrics.effective_rank import effective_rank
+from collapse.metrics.energy import energy
+from collapse.registry import METRICS
+from collapse.states import StatesFile
+
+pytestmark = pytest.mark.xdist_group("workflow")
+
+WEIGHTS = ["trained", "norm-matched-s0", "norm-matched-s1", "identity-b1"]
+PROMPTS = ["fox", "markup"]
+
+
+def states(project, weights, prompt):
+    return StatesFile(project.root / f"results/states/tiny/{weights}/{prompt}.parquet")
+
+
+def table(project, name):
+    return tables.read(project.root / f"results/tables/{name}.parquet", name)
+
+
+def test_the_run_says_where_the_report_is(finished):
+    assert "The report is at results/report/index.html" in finished.output
+
+
+def test_a_second_run_does_nothing(finished):
+    done = finished.snakemake()
+    assert done.returncode == 0
+    assert "Nothing to be done" in done.stdout
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_table_holds_the_whole_grid_and_nothing_else(finished, name):
+    data = table(finished, name)
+    n_states = {w: 5 if w != "identity-b1" else 4 for w in WEIGHTS}
+    axis = 2 if METRICS[name].per_beta else 1
+    found = {}
+    for row in data.select(["weights", "prompt", "tokens"]).to_pylist():
+        key = (row["weights"], row["prompt"], row["tokens"])
+        found[key] = found.get(key, 0) + 1
+    assert found == {(w, p, t): n_states[w] * axis for w in WEIGHTS for p in PROMPTS for t in ("all", "content")}
+
+
+def test_labels_have_one_row_per_layer_and_token(finished):
+    labels = table(finished, "cluster_labels")
+    expected = 0
+    for w in WEIGHTS:
+        for p in PROMPTS:
+            file = states(finished, w, p)
+            expected += len(file) * (file.mask("all").sum() + file.mask("content").sum())
+    assert labels.num_rows == expected
+
+
+def test_tables_hold_what_the_metric_says_of_the_states(finished):
+    file = states(finished, "norm-matched-s1", "fox")
+    rows = [r for r in table(finished, "effective_rank").to_pylist() if r["weights"] == "norm-matched-s1"]
+    rows = [r for r in rows if r["prompt"] == "fox" and r["tokens"] == "content"]
+    for row, H in zip(rows, file.trajectory("content"), strict=True):
+        expected = effective_rank(H)
+        assert {key: row[key] for key in expected} == expected
+    rows = [r for r in table(finished, "energy").to_pylist() if r["weights"] == "norm-matched-s1"]
+    rows = [r for r in rows if (r["prompt"], r["tokens"], r["beta"]) == ("fox", "all", 2.0)]
+    for row, expected in zip(rows, energy(file.trajectory("all"), 2.0, 1e-6), strict=True):
+        assert {key: row[key] for key in expected} == expected
+
+
+def test_the_theory_starts_at_the_models_layer_0(finished):
+    start, particles = states(finished, "trained", "fox"), states(finished, "identity-b1", "fox")
+    H = start.read(0).astype(float)
+    np.testing.assert_allclose(particles.read(0), H / np.linalg.norm(H, axis=1, keepdims=True), atol=1e-7)
+    assert particles.states == [(0, "embedding"), (1, "block"), (2, "block"), (3, "block")]
+
+
+def test_states_record_where_they_come_from(finished):
+    record = states(finished, "norm-matched-s0", "markup").metadata
+    weights = json.loads((finished.root / "results/weights/tiny/norm-matched-s0/weights.json").read_text())
+    trained = json.loads((finished.root / "results/weights/tiny/trained/weights.json").read_text())
+    assert record["weights_hash"] == weights["weights_hash"] != trained["weights_hash"]
+    assert (record["scheme"], record["seed"], record["device"], record["dtype"]) == (
+        "norm-matched",
+        0,
+        "cpu",
+        "float32",
+    )
+    assert record["attention"] == "eager"
+    assert {"torch", "transformers", "numpy", "python"} <= record["versions"].keys()
+    assert weights["proof"]["max_norm_error"] < 1e-6
+    assert weights["proof"]["min_relative_distance"] > 1
+
+
+def test_drawn_checkpoints_go_and_their_records_stay(finished):
+    folder = finished.root / "results/weights/tiny/norm-matched-s0"
+    assert (folder / "weights.json").is_file()
+    assert not (folder / "checkpoint").exists()
+
+
+def test_the_report_is_one_file_that_reaches_for_nothing(finished):
+    page = (finished.root / "results/report/index.html").read_text()
+    assert not re.search(r"(src|href)=\"(?!data:image/svg|#|https://arxiv\.org/abs/)", page)
+    assert "<script" not in page
+    assert page.count("<img ") == page.count('alt="') == len(list(finished.root.glob("results/figures/**/*.svg")))
+    assert "trained against random" in page
+
+
+def test_every_figure_has_svg_png_and_a_caption_that_says_what_is_shown(finished):
+    figures = sorted(finished.root.glob("results/figures/**/*.svg"))
+    assert len(figures) == 12
+    for svg in figures:
+        assert svg.read_bytes().startswith(b"<?xml")
+        assert svg.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+        caption = svg.with_suffix(".md").read_text()
+        assert "Tokens: all tokens" in caption or "Tokens: content tokens only" in caption
+        assert all(prompt in caption for prompt in PROMPTS)
+        assert "seeds" in caption
+
+
+def test_every_job_has_a_log_and_a_benchmark(finished):
+    outputs = [p for p in finished.root.glob("results/metrics/**/*.parquet") if "cluster_labels" not in p.parts]
+    for path in outputs:
+        relative = path.relative_to(finished.root / "results").with_suffix("")
+        assert (finished.root / "results/logs" / f"{relative}.log").is_file()
+        assert (finished.root / "results/benchmarks" / f"{relative}.tsv").is_file()
+
+
+def test_a_failing_job_shows_its_traceback_and_keeps_it_in_its_log(changed):
+    changed.edit("workflow/scripts/collapse/metrics/cka.py", "    before = None\n    for H", "    1 / 0\n    for H")
+    done = changed.snakemake("results/metrics/cka/tiny/trained/fox.parquet")
+    log = (changed.root / "results/logs/metrics/cka/tiny/trained/fox.log").read_text()
+    assert done.returncode == 1
+    assert "Traceback" in log and "ZeroDivisionError" in log and "cka.py" in log
+    assert "ZeroDivisionError" in done.stdout
+
+
+def test_a_states_file_cut_short_is_named_with_what_to_do(changed):
+    path = changed.root / "results/states/tiny/trained/fox.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    done = changed.snakemake("results/metrics/cka/tiny/trained/fox.parquet", "--forcerun", "metric")
+    assert done.returncode == 1
+    assert "results/states/tiny/trained/fox.parquet: cannot be read as parquet" in done.stdout
+    assert "Delete it and run again" in done.stdout
+    assert "Traceback" not in (changed.root / "results/logs/metrics/cka/tiny/trained/fox.log").read_text()
+
+
+def test_a_model_that_changed_under_its_pin_is_refused(changed, tiny_gpt2):
+    config = changed.config()
+    config["models"][0]["source"]["sha256"]["model.safetensors"] = "0" * 64
+    changed.write_config(config)
+    done = changed.snakemake()
+    assert done.returncode == 1
+    assert tiny_gpt2[1]["model.safetensors"] in done.stdout and "0" * 64 in done.stdout
+
+
+def test_weights_drawn_again_are_those_of_the_record(changed):
+    path = changed.root / "results/states/tiny/norm-matched-s0/fox.parquet"
+    before = states(changed, "norm-matched-s0", "fox").read(3)
+    path.unlink()
+    assert changed.snakemake(str(path.relative_to(changed.root))).returncode == 0
+    np.testing.assert_array_equal(states(changed, "norm-matched-s0", "fox").read(3), before)

@@ -1,0 +1,145 @@
+"""What a change runs: exactly what it affects. Eight runs: one model, four weights, two prompts."""
+
+import os
+import time
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("workflow")
+
+METRICS = "workflow/scripts/collapse/metrics"
+DRAWN_FROM_ALL = {"draw_figure": 12, "write_report": 1, "all": 1}
+
+
+def touch_everything(project):
+    later = time.time() + 60
+    for part in ("Snakefile", "workflow", "config", "prompts", "profiles", "resources"):
+        path = project.root / part
+        for file in [path, *path.rglob("*")]:
+            os.utime(file, (later, later))
+
+
+def test_nothing_has_to_run(changed):
+    assert changed.planned() == {}
+
+
+def test_touching_every_file_runs_nothing(changed):
+    touch_everything(changed)
+    assert changed.planned() == {}
+
+
+def test_editing_comments_and_docstrings_runs_nothing(changed):
+    for path in (changed.root / "workflow/scripts").rglob("*.py"):
+        text = path.read_text().replace('"""', '"""Reworded. ', 1)
+        path.write_text(text + "\n# a remark\n")
+    assert changed.planned() == {}
+
+
+def test_editing_a_metric_runs_it_and_what_is_drawn_from_it(changed):
+    changed.edit(f"{METRICS}/energy.py", "2.0 * np.exp(", "2.000001 * np.exp(")
+    assert changed.planned() == {"metric_at_beta": 16, "aggregate": 1, "draw_figure": 2, "write_report": 1, "all": 1}
+
+
+def test_editing_a_helper_that_two_metrics_share_runs_both(changed):
+    changed.edit(f"{METRICS}/cka.py", "DEGENERATE_RANK = 3.0", "DEGENERATE_RANK = 3.5")
+    assert changed.planned() == {"metric": 16, "aggregate": 2, "draw_figure": 3, "write_report": 1, "all": 1}
+
+
+def test_editing_the_geometry_runs_all_metrics_and_the_theory_but_no_forward_pass(changed):
+    changed.edit("workflow/scripts/collapse/geometry.py", "np.clip(G, -1.0, 1.0, out=G)", "np.clip(G, -1, 1, out=G)")
+    jobs = changed.planned()
+    assert jobs == {
+        "identity_states": 2,
+        "metric": 32,
+        "metric_at_beta": 16,
+        "clusters": 8,
+        "runs_table": 1,
+        "aggregate": 7,
+        **DRAWN_FROM_ALL,
+    }
+
+
+def test_a_new_beta_computes_only_itself(changed):
+    config = changed.config()
+    config["energy"]["betas"] = [0.5, 2, 7]
+    changed.write_config(config)
+    # The energy table has new rows, so the figures drawn from it are drawn again.
+    assert changed.planned() == {"metric_at_beta": 8, "aggregate": 1, "draw_figure": 3, "write_report": 1, "all": 1}
+
+
+def test_a_beta_less_computes_nothing_and_leaves_the_tables(changed):
+    config = changed.config()
+    config["energy"]["betas"] = [2]
+    changed.write_config(config)
+    assert changed.planned() == {"aggregate": 1, "draw_figure": 1, "write_report": 1, "all": 1}
+
+
+def test_a_new_prompt_runs_itself_alone(changed):
+    config = changed.config()
+    config["prompts"].append("third")
+    changed.write_config(config)
+    assert changed.planned() == {
+        "extract": 3,
+        "identity_states": 1,
+        "metric": 16,
+        "metric_at_beta": 8,
+        "clusters": 4,
+        "runs_table": 1,
+        "aggregate": 7,
+        **DRAWN_FROM_ALL,
+    }
+
+
+def test_a_prompt_less_leaves_the_tables(changed):
+    config = changed.config()
+    config["prompts"].remove("markup")
+    changed.write_config(config)
+    assert changed.planned() == {"runs_table": 1, "aggregate": 7, **DRAWN_FROM_ALL}
+
+
+def test_another_text_of_a_prompt_runs_that_prompt(changed):
+    (changed.root / "prompts/fox.txt").write_text("Another text about the dog .\n")
+    assert changed.planned()["extract"] == 3
+    assert changed.planned()["metric"] == 16
+
+
+def test_a_new_seed_draws_and_runs_itself_alone(changed):
+    config = changed.config()
+    config["weights"][1]["seeds"] = [0, 1, 2]
+    changed.write_config(config)
+    jobs = changed.planned()
+    assert (jobs["draw_weights"], jobs["extract"], jobs["metric"], jobs["clusters"]) == (1, 2, 8, 2)
+
+
+def test_other_cluster_options_run_the_clusters(changed):
+    config = changed.config()
+    config["clusters"] = {"min_cluster_size": 3}
+    changed.write_config(config)
+    assert changed.planned() == {"clusters": 8, "aggregate": 2, "draw_figure": 1, "write_report": 1, "all": 1}
+
+
+def test_another_style_draws_the_figures(changed):
+    changed.edit("workflow/scripts/collapse/figures/style.py", '"grid.linewidth": 0.5', '"grid.linewidth": 0.6')
+    assert changed.planned() == DRAWN_FROM_ALL
+
+
+def test_a_deleted_table_is_made_again_with_what_depends_on_it(changed):
+    (changed.root / "results/tables/cka.parquet").unlink()
+    assert changed.planned() == {"aggregate": 1, "draw_figure": 2, "write_report": 1, "all": 1}
+
+
+def test_a_deleted_file_between_is_made_again_when_something_asks_for_it(changed):
+    (changed.root / "results/metrics/cka/tiny/trained/fox.parquet").unlink()
+    assert changed.planned() == {}
+    assert changed.planned("metrics") == {"metric": 1, "metrics": 1}
+
+
+def test_a_checkout_that_moves_with_its_results_runs_nothing(finished, tmp_path):
+    moved = finished.copy(tmp_path / "elsewhere" / "deeper")
+    assert moved.planned() == {}
+
+
+def test_a_plan_needs_neither_network_nor_models(changed):
+    # The demo's own config, planned in a directory that has none of its results.
+    jobs = changed.planned(config="config/config.yaml")
+    assert (jobs["fetch"], jobs["draw_weights"], jobs["extract"], jobs["metric"]) == (2, 4, 24, 128)
