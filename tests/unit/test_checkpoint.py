@@ -299,6 +299,18 @@ def test_a_checkpoint_without_a_vocabulary_is_refused(edited, kind, left):
     assert str(directory) in str(refusal.value)
 
 
+@pytest.mark.parametrize(("kind", "file"), [("gpt2", "vocab.txt"), ("bert", "vocab.json"), ("albert", "vocab.txt")])
+def test_a_vocabulary_that_is_not_the_model_s_kind_is_refused(edited, kind, file):
+    # The library passes it over and makes an empty tokenizer all the same.
+    directory = edited(kind)
+    for path in directory.glob("tokenizer*"):
+        path.unlink()
+    (directory / file).write_text("{}")
+    with pytest.raises(Refusal, match="tokenizer") as refusal:
+        load_tokenizer(directory)
+    assert str(directory) in str(refusal.value)
+
+
 # Hashes and norms
 
 

@@ -340,6 +340,23 @@ def test_weights_missing_from_a_cached_commit_offline_are_refused_with_how_to_pr
     assert "save_pretrained" not in message
 
 
+def test_weights_missing_from_a_cached_commit_are_refused_so_too_where_the_hub_is_only_unreachable(
+    target, cache, monkeypatch
+):
+    # A compute node without a network on which nobody set HF_HUB_OFFLINE: the library then returns what it has.
+    (cache / "model.safetensors").unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    real = huggingface_hub.snapshot_download
+
+    def unreachable(*args, local_files_only=False, **options):
+        return real(*args, local_files_only=True, **options)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    message = target.refused(hub(), "someone/tiny")
+    assert f"hf download someone/tiny --revision {COMMIT}" in message
+    assert "save_pretrained" not in message
+
+
 @pytest.mark.parametrize("error", [httpx2.ProxyError, httpx2.ReadError])
 def test_a_download_that_breaks_is_refused_with_how_to_provide_the_model(target, cache, monkeypatch, error):
     real = huggingface_hub.snapshot_download
