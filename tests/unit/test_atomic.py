@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -102,13 +103,17 @@ def test_links_inside_a_failed_directory_are_not_followed(tmp_path):
 
 def test_what_a_killed_job_left_is_removed_by_the_next_attempt(tmp_path):
     path = tmp_path / "table.parquet"
-    (tmp_path / ".table.parquet.partial-1").write_bytes(b"half")
-    (tmp_path / ".table.parquet.partial-2").mkdir()
-    (tmp_path / ".table.parquet.partial-2" / "half").write_bytes(b"half")
-    (tmp_path / ".other.parquet.partial-1").write_bytes(b"of another job")
+    host, dead, alive = socket.gethostname(), 2**22 + 1, os.getppid()
+    (tmp_path / f".table.parquet.partial-{host}-{dead}").write_bytes(b"half")
+    (tmp_path / f".table.parquet.partial-{host}-{dead + 1}").mkdir()
+    (tmp_path / f".table.parquet.partial-{host}-{dead + 1}" / "half").write_bytes(b"half")
+    kept = [f".other.parquet.partial-{host}-{dead}", f".table.parquet.partial-{host}-{alive}"]
+    kept.append(".table.parquet.partial-elsewhere-1")
+    for name in kept:
+        (tmp_path / name).write_bytes(b"of another job")
     with replacing(path) as temporary:
         temporary.write_bytes(b"whole")
-    assert names(tmp_path) == [".other.parquet.partial-1", "table.parquet"]
+    assert names(tmp_path) == sorted([*kept, "table.parquet"])
 
 
 def test_a_killed_process_leaves_no_file_under_the_name(tmp_path):

@@ -247,10 +247,26 @@ def test_a_weights_file_cut_short_is_refused_by_name(edited):
 
 def test_a_tensor_that_stands_in_two_files_is_refused_with_both(edited):
     directory = edited("bert")
+    (directory / "model.safetensors").rename(directory / "first.safetensors")
     save_arrays({"embeddings.LayerNorm.bias": np.ones(32, np.float32)}, directory / "second.safetensors")
     with pytest.raises(
-        Refusal, match=r"embeddings\.LayerNorm\.bias is in model\.safetensors and in second\.safetensors"
+        Refusal, match=r"embeddings\.LayerNorm\.bias is in first\.safetensors and in second\.safetensors"
     ):
+        list(tensors(directory))
+
+
+def test_a_file_that_transformers_does_not_load_does_not_count(edited):
+    directory = edited("bert")
+    save_arrays({"tok_embeddings.weight": np.ones((2, 2), np.float32)}, directory / "consolidated.safetensors")
+    assert "tok_embeddings.weight" not in dict(tensors(directory))
+
+
+def test_a_shard_that_the_index_names_and_that_is_not_there_is_refused(edited):
+    directory = edited("bert")
+    (directory / "model.safetensors").rename(directory / "model-1.safetensors")
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(Refusal, match=r"index names model-2\.safetensors"):
         list(tensors(directory))
 
 

@@ -312,7 +312,7 @@ def test_a_cached_file_that_differs_from_its_pin_is_refused(target, cache):
 @pytest.mark.parametrize("missing", [{"id": "someone/else"}, {"revision": "f" * 40}])
 def test_what_is_neither_cached_nor_reachable_is_refused_with_how_to_provide_it(target, cache, missing):
     source = hub(**missing)
-    message = target.refused(source, "not in the local Hugging Face cache")
+    message = target.refused(source, "not whole in the local Hugging Face cache")
     assert f"hf download {source['id']} --revision {source['revision']}" in message
     assert "HF_HOME" in message
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import socket
 from pathlib import Path
 
 
@@ -15,9 +16,12 @@ def replacing(path):
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    for stale in path.parent.glob(f".{path.name}.partial-*"):
-        _remove(stale)
+    host = socket.gethostname()
+    temporary = path.with_name(f".{path.name}.partial-{host}-{os.getpid()}")
+    for stale in path.parent.glob(f".{path.name}.partial-{host}-*"):
+        # Not the file of a second writer that is still alive.
+        if stale == temporary or not Path(f"/proc/{stale.name.rpartition('-')[2]}").exists():
+            _remove(stale)
     try:
         yield temporary
         if temporary.is_dir():

@@ -35,12 +35,12 @@ def model_type(directory):
 
 
 def tensors(directory):
-    """Yield (name, tensor on the CPU) of every tensor in a checkpoint's safetensors files, sorted by name.
+    """Yield (name, tensor on the CPU) of every tensor in a checkpoint's safetensors files, file by file.
 
     Files are mapped, so only one tensor is in memory at a time.
     """
     where = {}
-    for path in sorted(Path(directory).glob("*.safetensors")):
+    for path in weight_files(directory):
         with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118 - no mapping
                 if name in where:
@@ -53,6 +53,19 @@ def tensors(directory):
         if where[name] != open_path:
             open_path, open_file = where[name], _opened(where[name])
         yield name, open_file.get_tensor(name)
+
+
+def weight_files(directory):
+    """Return the safetensors files that transformers loads: the shards of the index, or the one file."""
+    directory = Path(directory)
+    index = directory / "model.safetensors.index.json"
+    if index.is_file() and not (directory / "model.safetensors").is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        missing = [name for name in names if not (directory / name).is_file()]
+        if missing:
+            raise Refusal(f"{directory}: its index names {missing[0]}, which is not there. Fetch the model again.")
+        return [directory / name for name in names]
+    return sorted(directory.glob("model.safetensors")) or sorted(directory.glob("*.safetensors"))
 
 
 def _opened(path):
@@ -103,7 +116,7 @@ def load_model(directory, device):
     from transformers import AutoModel
 
     entry = architecture(model_type(directory), directory)
-    if not any(Path(directory).glob("*.safetensors")):
+    if not weight_files(directory):
         raise Refusal(f"{directory}: has no *.safetensors file")
     try:
         model, report = AutoModel.from_pretrained(
@@ -161,6 +174,8 @@ def load_tokenizer(directory):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise Refusal(f"{directory}: its tokenizer cannot be loaded: {error}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise Refusal(f"{directory}: its tokenizer has no words: the vocabulary file is not of this model's kind")
     if not tokenizer.is_fast:
         raise Refusal(f"{directory}: has only a slow tokenizer; a tokenizer.json is needed")
     return tokenizer

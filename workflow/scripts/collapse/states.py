@@ -66,6 +66,7 @@ def writing(path, tokens, d, metadata):
             compression="zstd",
             use_dictionary=["stage", "token"],
             use_byte_stream_split=["state.list.element"],
+            write_page_checksum=True,
         )
         written = 0
 
@@ -120,7 +121,7 @@ class StatesFile:
     def __init__(self, path):
         self.path = path
         try:
-            self._file = pq.ParquetFile(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
         except (pa.ArrowInvalid, OSError) as error:
             raise Refusal(f"{path}: cannot be read as parquet ({error}). Delete it and run again.") from error
         self.metadata = unpack(self._file.schema_arrow.metadata)

@@ -73,7 +73,7 @@ def write(path, table, rows, record):
     record = record | {"table": table, "table_schema_version": SCHEMA_VERSION}
     data = data.replace_schema_metadata(pack(record))
     with replacing(path) as temporary:
-        pq.write_table(data, temporary, compression="zstd")
+        pq.write_table(data, temporary, compression="zstd", write_page_checksum=True)
 
 
 def read(path, table, only=None):
@@ -150,12 +150,17 @@ def _from_rows(table, rows):
             raise Refusal(
                 f"columns {sorted(unknown)} of {table!r} are not described in {DESCRIPTION.name}: add them there"
             )
+        lacking = set(expected.names) - row.keys()
+        if lacking:
+            raise Refusal(
+                f"a row of {table!r} lacks {sorted(lacking)}: a value that is undefined is None, with a reason"
+            )
     return pa.Table.from_pylist(rows, schema=expected)
 
 
 def _open(path, only):
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns=only), unpack(file.schema_arrow.metadata)
     except (pa.ArrowInvalid, OSError) as error:
         raise Refusal(f"{path}: cannot be read as parquet ({error}). Delete it and run again.") from error

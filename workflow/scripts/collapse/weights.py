@@ -113,16 +113,17 @@ def restore(record, trained_checkpoint, trained_record, checkpoint):
     with open(checkpoint.parent / ".drawing", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not checkpoint.exists():
-            again = checkpoint.parent / ".again.json"
-            norm_matched(trained_checkpoint, trained_record, record["seed"], record["norms"], checkpoint, again)
+            drawn, again = checkpoint.with_name(".drawn"), checkpoint.with_name(".drawn.json")
+            norm_matched(trained_checkpoint, trained_record, record["seed"], record["norms"], drawn, again)
             found = json.loads(again.read_text(encoding="utf-8"))["weights_hash"]
             again.unlink()
             if found != record["weights_hash"]:
-                shutil.rmtree(checkpoint)
+                shutil.rmtree(drawn)
                 raise Refusal(
                     f"{checkpoint}: seed {record['seed']} draws weights {found} today, and {record['weights_hash']} "
                     f"when its record was made. Delete {checkpoint.parent} and all its states, and run again."
                 )
+            drawn.rename(checkpoint)
     return checkpoint
 
 
