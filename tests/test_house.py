@@ -18,7 +18,8 @@ def requirements():
 def test_environment_and_requirements_have_the_same_packages():
     environment = yaml.safe_load((REPOSITORY / "environment.yml").read_text())
     (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
-    assert sorted(pip) == sorted(requirements())
+    assert pip[0] == "-c constraints.txt"
+    assert sorted(pip[1:]) == sorted(requirements())
 
 
 def test_every_package_is_pinned_once():

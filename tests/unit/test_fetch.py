@@ -14,7 +14,8 @@ import pytest
 from huggingface_hub import constants
 
 from collapse.errors import Refusal
-from collapse.fetch import fetch, revision, sha256_of
+from collapse.fetch import fetch, revision
+from collapse.files import sha256_of
 
 FILES = {
     "config.json": b'{"model_type": "gpt2"}',

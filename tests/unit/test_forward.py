@@ -77,7 +77,7 @@ def test_order_layers_and_stages(runs, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_number_of_blocks_and_states_is_known_before_the_run(runs, kind):
     run = runs(kind)
-    assert forward.n_blocks(run.model, run.entry) == DEPTH[kind]
+    assert forward.n_blocks(run.model) == DEPTH[kind]
     assert forward.n_states(run.model, run.entry) == len(run.states)
 
 

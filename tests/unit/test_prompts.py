@@ -278,6 +278,11 @@ def test_a_cut_without_a_separator_keeps_the_first_tokens(tokenizers):
         assert ids == whole[:9] and record["is_truncated"] and record["n_tokens_untruncated"] == len(whole)
 
 
+def test_a_limit_that_special_tokens_alone_exceed_is_refused(tokenizers):
+    with pytest.raises(Refusal, match="limit of 1 tokens leaves no room.*max_tokens"):
+        tokenize(tokenizers["wordpiece"], LONG, 1)
+
+
 def test_the_start_is_kept_whatever_side_the_tokenizer_prefers_to_cut():
     # A states table starts at position 0 of the prompt.
     left = make_tokenizer("bytes", truncation_side="left")

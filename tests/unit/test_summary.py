@@ -3,11 +3,12 @@ import re
 import pyarrow as pa
 import pytest
 
-from collapse.summary import QUANTITIES, SCHEMES, compare, headline, last_block, sentences
+from collapse.summary import QUANTITIES, compare, headline, last_block, sentences
 
 COLUMN = "mean_inner_product"
 DEFAULTS = {
     "model": "m",
+    "weights": "trained",
     "scheme": "trained",
     "seed": None,
     "prompt": "p",
@@ -30,10 +31,14 @@ def table(*rows, column=COLUMN):
 def runs(scheme, model="m", **prompts):
     """Rows of one scheme: {prompt: value, or values by seed}."""
     return [
-        (value, {"scheme": scheme, "model": model, "prompt": prompt, "seed": seed if scheme != "trained" else None})
+        (value, {"weights": f"{scheme}-s{seed}", "scheme": scheme, "model": model, "prompt": prompt, "seed": seed})
         for prompt, values in prompts.items()
         for seed, value in enumerate(values if isinstance(values, list) else [values])
     ]
+
+
+def counts(verdict):
+    return {key: value for key, value in verdict.items() if key not in ("trained", "random")}
 
 
 def row_of(models, column=COLUMN):
@@ -61,7 +66,8 @@ def test_where_every_prompt_is_undefined_the_cell_is_none_and_not_zero():
     frame = table(*runs("trained", a=None, b=None), *runs("norm-matched", a=0.1, b=0.2))
     row = row_of(headline({"inner_products": frame}))
     assert row["cells"]["trained"] is None
-    assert row["verdict"] == {"resists": 0, "collapses": 0, "equal": 0, "undefined": 2, "n": 2}
+    assert counts(row["verdict"]) == {"resists": 0, "collapses": 0, "equal": 0, "undefined": 2, "n": 2}
+    assert row["verdict"]["trained"] is row["verdict"]["random"] is None
 
 
 @pytest.mark.parametrize(
@@ -87,14 +93,14 @@ def test_nothing_at_the_last_block_is_nothing_found():
 def test_a_higher_inner_product_is_closer_to_collapse():
     trained, random = runs("trained", a=0.1, b=0.5, c=0.3, d=0.2), runs("norm-matched", a=0.2, b=0.4, c=0.3, d=0.6)
     verdict = row_of(headline({"inner_products": table(*trained, *random)}))["verdict"]
-    assert verdict == {"resists": 2, "collapses": 1, "equal": 1, "undefined": 0, "n": 4}
+    assert counts(verdict) == {"resists": 2, "collapses": 1, "equal": 1, "undefined": 0, "n": 4}
 
 
 def test_a_higher_rank_is_further_from_collapse():
     column = next(column for name, column, *_ in QUANTITIES if name == "effective_rank")
     frame = table(*runs("trained", a=9, b=3, c=5), *runs("norm-matched", a=2, b=2, c=8), column=column)
     verdict = row_of(headline({"effective_rank": frame}), column)["verdict"]
-    assert verdict == {"resists": 2, "collapses": 1, "equal": 0, "undefined": 0, "n": 3}
+    assert counts(verdict) == {"resists": 2, "collapses": 1, "equal": 0, "undefined": 0, "n": 3}
 
 
 def test_the_verdict_compares_with_the_mean_over_seeds():
@@ -105,15 +111,15 @@ def test_the_verdict_compares_with_the_mean_over_seeds():
 @pytest.mark.parametrize(("sign", "word"), [(1, "resists"), (-1, "collapses")])
 def test_the_sign_says_which_direction_is_resistance(sign, word):
     verdict = compare({"a": 2.0}, {"a": 1.0}, sign)
-    assert verdict == {"resists": 0, "collapses": 0, "equal": 0, "undefined": 0, "n": 1} | {word: 1}
+    assert counts(verdict) == {"resists": 0, "collapses": 0, "equal": 0, "undefined": 0, "n": 1} | {word: 1}
 
 
 @pytest.mark.parametrize(
-    ("trained", "random"), [({"a": None}, {"a": 1.0}), ({"a": 1.0}, {"a": None}), ({"a": 1.0}, {})]
+    ("trained", "random"), [({"a": None}, {"a": 1.0}), ({"a": 1.0}, {"a": None}), ({"a": 1.0}, {}), ({}, {"a": 1.0})]
 )
 def test_a_prompt_that_lacks_a_side_is_counted_as_undefined_and_never_as_equal(trained, random):
     verdict = compare(trained, random, 1)
-    assert verdict == {"resists": 0, "collapses": 0, "equal": 0, "undefined": 1, "n": 1}
+    assert counts(verdict) == {"resists": 0, "collapses": 0, "equal": 0, "undefined": 1, "n": 1}
 
 
 def test_zero_is_a_value():
@@ -126,12 +132,27 @@ def test_zero_is_a_value():
 def test_without_both_sides_there_is_no_verdict(present):
     row = row_of(headline({"inner_products": table(*runs(present, a=0.1))}))
     assert row["verdict"] is None
-    assert list(row["cells"]) == [present]
+    assert list(row["cells"]) == [present if present != "identity" else "identity-s0"]
 
 
-def test_schemes_are_shown_in_one_order_whatever_that_of_the_table_and_unknown_ones_are_left_out():
-    rows = [row for scheme in reversed([*SCHEMES, "orthogonal"]) for row in runs(scheme, a=0.1)]
-    assert list(row_of(headline({"inner_products": table(*rows)}))["cells"]) == list(SCHEMES)
+def test_the_theory_has_a_cell_per_beta_and_is_never_averaged_over_betas():
+    betas = [(0.1, "identity-b1"), (0.9, "identity-b5")]
+    rows = [(value, {"weights": weights, "scheme": "identity", "seed": None}) for value, weights in betas]
+    cells = row_of(headline({"inner_products": table(*rows)}))["cells"]
+    assert {line: cell["mean"] for line, cell in cells.items()} == {"identity-b1": 0.1, "identity-b5": 0.9}
+
+
+def test_without_norm_matched_weights_the_reset_ones_are_compared():
+    frame = table(*runs("trained", a=0.1), *runs("norm-matched-reset", a=0.4))
+    models = headline({"inner_products": frame})
+    assert models[0]["random"] == "norm-matched-reset"
+    assert row_of(models)["verdict"]["resists"] == 1
+    assert "norms reset" in sentences(models)[0]["words"]
+
+
+def test_means_are_over_the_prompts_that_both_sides_have():
+    verdict = compare({"a": 0.2, "b": 0.9, "c": None}, {"a": 0.4, "b": None, "c": 0.1}, -1)
+    assert (verdict["trained"], verdict["random"], verdict["undefined"]) == (0.2, 0.4, 2)
 
 
 def test_models_are_never_averaged():
@@ -154,12 +175,18 @@ def test_quantities_whose_table_is_absent_are_left_out():
 @pytest.mark.parametrize(
     ("trained", "random", "words"),
     [
-        ({"a": 0.1, "b": 0.2}, {"a": 0.3, "b": 0.4}, "further apart than norm-matched random ones on all 2 prompts"),
-        ({"a": 0.3, "b": 0.4}, {"a": 0.1, "b": 0.2}, "closer together than norm-matched random ones, on all 2 prompts"),
-        ({"a": 0.1, "b": 0.4}, {"a": 0.3, "b": 0.2}, "prompts disagree: .* further apart on 1 of 2"),
-        ({"a": 0.1, "b": None}, {"a": 0.3, "b": 0.2}, "further apart on 1 of 2"),
+        ({"a": 0.1, "b": 0.2}, {"a": 0.3, "b": 0.4}, "further apart than random weights of the same norms, on all 2"),
+        ({"a": 0.3, "b": 0.4}, {"a": 0.1, "b": 0.2}, "closer together than random weights .*, on all 2 prompts"),
+        ({"a": 0.1, "b": 0.4}, {"a": 0.3, "b": 0.2}, "further apart on 1, closer together on 1 of 2 prompts"),
+        ({"a": 0.1, "b": None}, {"a": 0.3, "b": 0.2}, "further apart than .*, on the one prompt; undefined on 1 more"),
+        (
+            {"a": 0.4, "b": None},
+            {"a": 0.3, "b": 0.2},
+            "closer together than .*, on the one prompt; undefined on 1 more",
+        ),
+        ({"a": 0.1, "b": 0.2}, {"a": 0.1, "b": 0.3}, "further apart on 1, equal on 1 of 2 prompts"),
     ],
-    ids=["resist", "collapse", "disagree", "one-undefined"],
+    ids=["resist", "collapse", "disagree", "one-undefined", "closer-one-undefined", "one-equal"],
 )
 def test_the_sentence_says_what_the_counts_say(trained, random, words):
     frame = table(*runs("trained", **trained), *runs("norm-matched", **random))

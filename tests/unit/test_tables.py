@@ -153,12 +153,6 @@ def test_columns_are_ordered_by_the_description_and_not_by_the_rows(tmp_path):
     assert pq.read_schema(tmp_path / "t.parquet").names == [*KEYS, "nn_stability", "n_compared", "undefined"]
 
 
-def test_a_few_columns_can_be_read_alone(tmp_path):
-    tables.write(tmp_path / "t.parquet", "nn_stability", [nn()], {})
-    table = tables.read(tmp_path / "t.parquet", "nn_stability", only=["layer", "nn_stability"])
-    assert table.to_pylist() == [{"layer": 1, "nn_stability": 0.5}]
-
-
 def test_the_table_of_runs_has_no_reasons():
     assert "undefined" not in tables.columns("runs")
     assert "undefined" in tables.columns("energy")
@@ -306,7 +300,7 @@ def test_another_table_is_refused(tmp_path):
     tables.write(tmp_path / "t.parquet", "nn_stability", [nn()], {})
     not_read(tmp_path / "t.parquet", "energy")
     with pytest.raises(Refusal, match="not a energy table"):
-        tables.read(tmp_path / "t.parquet", "energy", only=["layer"])
+        tables.read(tmp_path / "t.parquet", "energy")
 
 
 @pytest.mark.parametrize("version", [0, 2, None])

@@ -407,7 +407,7 @@ def test_a_shared_block_is_drawn_once_whatever_the_depth(own):
     assert record(twelve.drawn(seed=7))["weights_hash"] == record(deep.drawn(seed=7))["weights_hash"]
     for here, depth in ((twelve, 12), (deep, 24)):
         model, entry = load_model(here.drawn(seed=7) / "checkpoint", "cpu")
-        assert forward.n_blocks(model, entry) == depth
+        assert forward.n_blocks(model) == depth
 
 
 # Seeds

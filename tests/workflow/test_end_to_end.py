@@ -1,7 +1,9 @@
 """The whole workflow on a tiny local model, as a user runs it."""
 
+import hashlib
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -111,7 +113,7 @@ def test_the_report_is_one_file_that_reaches_for_nothing(finished):
 
 def test_every_figure_has_svg_png_and_a_caption_that_says_what_is_shown(finished):
     figures = sorted(finished.root.glob("results/figures/**/*.svg"))
-    assert len(figures) == 12
+    assert len(figures) == 13
     for svg in figures:
         assert svg.read_bytes().startswith(b"<?xml")
         assert svg.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
@@ -146,6 +148,30 @@ def test_a_states_file_cut_short_is_named_with_what_to_do(changed):
     assert "results/states/tiny/trained/fox.parquet: cannot be read as parquet" in done.stdout
     assert "Delete it and run again" in done.stdout
     assert "Traceback" not in (changed.root / "results/logs/metrics/cka/tiny/trained/fox.log").read_text()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_local_model_that_changed_after_it_was_fetched_is_refused(changed, tiny_gpt2, tmp_path, name):
+    own = tmp_path / "own"
+    shutil.copytree(tiny_gpt2[0], own)
+    config = changed.config()
+    config["models"][0]["source"]["path"] = str(own)
+    config["prompts"], config["weights"] = ["fox"], [{"scheme": "trained"}]
+    changed.write_config(config)
+    assert changed.snakemake("states").returncode == 0
+    content = (own / name).read_bytes()
+    (own / name).write_bytes(content[:-8] + bytes(8) if name.endswith("safetensors") else content + b" ")
+    config["prompts"] = ["third"]
+    changed.write_config(config)
+    # What is small is an input of the fetch and fetched anew; weights are looked at before they are used.
+    done = changed.snakemake("states")
+    if name == "model.safetensors":
+        assert done.returncode == 1
+        assert f"{own / name}: has changed since tiny was fetched" in done.stdout
+    else:
+        assert done.returncode == 0
+        record = json.loads((changed.root / "results/weights/tiny/trained/weights.json").read_text())
+        assert record["files"][name]["sha256"] == hashlib.sha256(content + b" ").hexdigest()
 
 
 def test_a_model_that_changed_under_its_pin_is_refused(changed, tiny_gpt2):

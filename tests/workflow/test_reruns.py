@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.xdist_group("workflow")
 
 METRICS = "workflow/scripts/collapse/metrics"
-DRAWN_FROM_ALL = {"draw_figure": 12, "write_report": 1, "all": 1}
+DRAWN_FROM_ALL = {"draw_figure": 13, "write_report": 1, "all": 1}
 
 
 def touch_everything(project):
@@ -121,6 +121,24 @@ def test_other_cluster_options_run_the_clusters(changed):
 def test_another_style_draws_the_figures(changed):
     changed.edit("workflow/scripts/collapse/figures/style.py", '"grid.linewidth": 0.5', '"grid.linewidth": 0.6')
     assert changed.planned() == DRAWN_FROM_ALL
+
+
+def test_another_order_of_keys_runs_nothing(changed):
+    """SM07: Snakemake compares parameters as text."""
+    config = changed.config()
+    config["models"][0]["source"] = dict(reversed(config["models"][0]["source"].items()))
+    changed.write_config(dict(reversed(config.items())))
+    assert changed.planned() == {}
+
+
+def test_another_word_in_the_description_of_a_column_writes_the_report(changed):
+    changed.edit("workflow/schemas/tables.yaml", "Share of tokens in no cluster.", "Share of tokens in none.")
+    assert changed.planned() == {"write_report": 1, "all": 1}
+
+
+def test_how_jobs_log_runs_nothing(changed):
+    changed.edit("workflow/scripts/collapse/job.py", "Refused: ", "Refused, since: ")
+    assert changed.planned() == {}
 
 
 def test_a_deleted_table_is_made_again_with_what_depends_on_it(changed):

@@ -9,7 +9,7 @@ from collapse.codehash import code_hash
 from collapse.config import load
 from collapse.errors import Refusal
 from collapse.registry import FIGURES, METRICS, module
-from collapse.tables import type_hash
+from collapse.tables import description_hash, type_hash
 
 # Relative, so that a checkout that moves with its results reruns nothing.
 REPOSITORY = os.path.relpath(workflow.basedir)
@@ -50,6 +50,14 @@ def source_of(wildcards):
     return GRID.sources[wildcards.model]
 
 
+def small_local_files(wildcards):
+    """Config and tokenizer of a local source; its weights are pinned, and looked at before every use."""
+    source = GRID.sources[wildcards.model]
+    if source["kind"] != "local":
+        return []
+    return sorted(str(p) for p in Path(source["path"]).glob("*") if p.suffix in (".json", ".txt", ".model"))
+
+
 def weights_definition(wildcards):
     """All that the states of a run can depend on before extraction: source, scheme, and the code that makes weights."""
     weights = GRID.weights[wildcards.weights]
@@ -72,6 +80,7 @@ def discard_drawn_weights():
     for model in GRID.sources:
         for slug in slugs(lambda weights: weights.is_drawn):
             shutil.rmtree(CHECKPOINT.format(model=model, weights=slug), ignore_errors=True)
+            Path(f"results/weights/{model}/{slug}/.drawing").unlink(missing_ok=True)
 
 
 def metrics_where(condition):

@@ -23,6 +23,7 @@ rule write_report:
         config=config,
         figures=figure_questions(),
         code=code_hash("write_report.py"),
+        words=description_hash(),
     script:
         "../scripts/write_report.py"
 

@@ -3,6 +3,8 @@
 
 # On a cluster this runs where Snakemake runs: compute nodes often have no network.
 rule fetch:
+    input:
+        small_local_files,
     output:
         snapshot=directory("results/models/{model}/snapshot"),
         record="results/models/{model}/source.json",

@@ -7,10 +7,11 @@ with job(snakemake):
     from pathlib import Path
 
     from collapse.extraction import extract
-    from collapse.weights import restore
+    from collapse.weights import require_unchanged, restore
 
     record = json.loads(Path(snakemake.input.record).read_text(encoding="utf-8"))
     checkpoint = snakemake.input.trained
+    require_unchanged(checkpoint, snakemake.input.trained_record)
     if record["seed"] is not None:
         checkpoint = restore(record, checkpoint, snakemake.input.trained_record, snakemake.params.checkpoint)
     extract(

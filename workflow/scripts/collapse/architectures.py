@@ -65,9 +65,6 @@ ARCHITECTURES = {
     "llama": Architecture(blocks=r"layers\.\d+", final_norm="norm", is_causal=True),
 }
 
-# Files that hold tensors. Pickles are not among them: opening one runs what it contains.
-WEIGHT_SUFFIXES = (".safetensors", ".gguf")
-
 # Tensors of heads on top of the base model, which it does not load.
 HEADS = re.compile(r"(^|\.)(lm_head|cls|predictions|pooler|sop_classifier|classifier|score|qa_outputs)\.")
 

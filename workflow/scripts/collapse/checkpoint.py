@@ -15,15 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from collapse.architectures import HEADS, architecture
 from collapse.errors import Refusal
-
-VOCABULARIES = (
-    "tokenizer.json",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "tokenizer.model",
-    "sentencepiece.bpe.model",
-)
+from collapse.files import VOCABULARIES
 
 
 def model_type(directory):
@@ -114,7 +106,9 @@ def load_model(directory, device):
         If a tensor is missing, has the wrong shape or is left over, or the architecture is not known.
     """
     from transformers import AutoModel
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     entry = architecture(model_type(directory), directory)
     if not weight_files(directory):
         raise Refusal(f"{directory}: has no *.safetensors file")

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parent.parent
+# What happens to a job's messages cannot alter its result.
+NO_RESULT = ("collapse.job",)
 
 
 def code_hash(*sources):
@@ -75,7 +77,7 @@ def _imports(path):
             names.add(origin)
             names.update(f"{origin}.{alias.name}" for alias in node.names)
     names.add(".".join(path.relative_to(SCRIPTS).with_suffix("").parts))
-    ours = {name for name in names if name.split(".")[0] == "collapse"}
+    ours = {name for name in names if name.split(".")[0] == "collapse"} - set(NO_RESULT)
     # Importing a module runs the packages above it.
     ours |= {name.rsplit(".", depth)[0] for name in ours for depth in range(1, name.count(".") + 1)}
     # `from collapse.errors import Refusal` names no file called Refusal: only what exists is a module.

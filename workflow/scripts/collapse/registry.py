@@ -80,12 +80,13 @@ class Figure:
 
 COLLAPSE = "Do the tokens collapse?"
 DIRECTIONS = "How many directions are left, and does the geometry change?"
-THEORY = "Does the energy of the theory only rise?"
+THEORY = "Does the energy rise at every layer?"
 CLUSTERS = "Do clusters form?"
 
 FIGURES = {
     "mass_near_one": Figure("curves", ("inner_products",), COLLAPSE),
     "mean_inner_product": Figure("curves", ("inner_products",), COLLAPSE),
+    "mean_inner_product_without_rogue": Figure("curves", ("inner_products",), COLLAPSE),
     "inner_product_histograms": Figure("histograms", ("inner_products",), COLLAPSE, per="model"),
     "energy": Figure("curves", ("energy",), THEORY, per="beta"),
     "effective_rank_raw": Figure("curves", ("effective_rank",), DIRECTIONS),

@@ -9,8 +9,9 @@ import jinja2
 
 from collapse import tables as results
 from collapse.atomic import write_text
-from collapse.figures.draw import read_caption
+from collapse.captions import read_caption
 from collapse.provenance import versions
+from collapse.reasons import FIRST_LAYER, reason_kind
 from collapse.summary import headline, sentences
 
 
@@ -75,7 +76,7 @@ def undefined_states(metrics):
             run = (row["model"], row["weights"], row["prompt"])
             reasons.setdefault(run, []).append(row["undefined"])
         for run, found in reasons.items():
-            told = [reason for reason in found if reason and "no layer before the first" not in reason]
+            told = [reason_kind(reason) for reason in found if reason and FIRST_LAYER not in reason]
             if told and table != "cluster_labels":
                 counted.append(
                     {
@@ -83,7 +84,7 @@ def undefined_states(metrics):
                         "table": table,
                         "n_rows": len(found),
                         "n_undefined": len(told),
-                        "reason": max(set(told), key=told.count),
+                        "reason": max(sorted(set(told)), key=told.count),
                     }
                 )
     return sorted(counted, key=lambda row: -row["n_undefined"] / row["n_rows"])

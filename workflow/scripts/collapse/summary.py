@@ -1,17 +1,19 @@
 """The first screen of the report: at the last block, do trained weights resist what random ones do?
 
 The unit is the prompt: seeds of random weights are averaged within a prompt, layers are never counted as independent,
-and nothing is averaged over models.
+and nothing is averaged over models or over inverse temperatures of the theory.
 """
 
 TOKENS = "content"
-INNER_PRODUCT = "Mean inner product"
+INNER_PRODUCT, WITHOUT_ROGUE = "Mean inner product", "Mean inner product without its three largest dimensions"
+# Table, column, label, and +1 where larger means further from collapse.
 QUANTITIES = (
     ("inner_products", "mass_near_one", "Mass near one (share of pairs with cosine above 0.9)", -1),
     ("inner_products", "mean_inner_product", INNER_PRODUCT, -1),
+    ("inner_products", "mean_inner_product_without_rogue", WITHOUT_ROGUE, -1),
     ("effective_rank", "effective_rank_sphere", "Effective rank of the directions", 1),
 )
-SCHEMES = ("trained", "norm-matched", "norm-matched-reset", "identity")
+RANDOM = ("norm-matched", "norm-matched-reset")
 
 
 def headline(frames):
@@ -25,72 +27,91 @@ def headline(frames):
     Returns
     -------
     list of dict
-        Per model: `model`, `rows`. A row has `quantity`, `cells` ({scheme: {mean, low, high, n} over prompts, or None})
-        and, where trained and norm-matched are both there, `verdict`: on how many prompts trained weights are further
-        from collapse, closer to it, equal, and how many could not be compared.
+        Per model: `model`, `random` (the random scheme that trained weights are compared with, or None), `rows`. A row
+        has `quantity`, `cells` ({line: {mean, low, high, n} over prompts, or None}; a line is a scheme with all its
+        seeds, or the theory at one beta) and, where both sides are there, `verdict`: on how many prompts trained
+        weights are further from collapse, closer to it, equal, and how many could not be compared, with `trained` and
+        `random`, the means over the prompts that could.
     """
-    found = [(table, column, label, sign) for table, column, label, sign in QUANTITIES if table in frames]
+    found = [quantity for quantity in QUANTITIES if quantity[0] in frames]
     models = dict.fromkeys(name for table, *_ in found for name in frames[table]["model"].to_pylist())
-    return [
-        {
-            "model": model,
-            "rows": [_row(frames[table], model, column, label, sign) for table, column, label, sign in found],
-        }
-        for model in models
-    ]
+    summary = []
+    for model in models:
+        values = [last_block(frames[table], model, column) for table, column, *_ in found]
+        random = next((scheme for scheme in RANDOM for lines in values if scheme in lines), None)
+        rows = [_row(lines, label, sign, random) for lines, (_, _, label, sign) in zip(values, found)]
+        summary.append({"model": model, "random": random, "rows": rows})
+    return summary
 
 
 def sentences(models):
     """Say in words, per model, what its mean inner product tells; nothing is said of a model that lacks a side."""
     said = []
     for entry in models:
-        row = next((r for r in entry["rows"] if r["quantity"] == INNER_PRODUCT and r["verdict"]), None)
-        cells = row and [row["cells"][scheme] for scheme in ("trained", "norm-matched")]
-        if not row or None in cells:
-            continue
-        verdict, n = row["verdict"], row["verdict"]["n"]
-        if verdict["resists"] == n:
-            words = f"trained weights keep tokens further apart than norm-matched random ones on all {n} prompts"
-        elif verdict["collapses"] == n:
-            words = f"trained weights draw tokens closer together than norm-matched random ones, on all {n} prompts"
-        else:
-            words = f"prompts disagree: trained weights keep tokens further apart on {verdict['resists']} of {n}"
-        said.append({"model": entry["model"], "words": words, "trained": cells[0]["mean"], "random": cells[1]["mean"]})
+        verdicts = {row["quantity"]: row["verdict"] for row in entry["rows"] if row["verdict"]}
+        verdict, control = verdicts.get(INNER_PRODUCT), verdicts.get(WITHOUT_ROGUE)
+        if verdict and verdict["trained"] is not None:
+            control = control if control and control["trained"] is not None else None
+            said.append({"model": entry["model"], "words": _words(verdict, entry["random"])} | _pair(verdict, control))
     return said
 
 
-def _row(frame, model, column, label, sign):
-    values = last_block(frame, model, column)
-    cells = {scheme: _over_prompts(values[scheme]) for scheme in SCHEMES if scheme in values}
-    row = {"quantity": label, "cells": cells, "verdict": None}
-    if "trained" in values and "norm-matched" in values:
-        row["verdict"] = compare(values["trained"], values["norm-matched"], sign)
-    return row
-
-
 def last_block(frame, model, column):
-    """Return {scheme: {prompt: value at the last block, mean over seeds, or None where a seed has none}}."""
-    wanted = ["model", "scheme", "prompt", "tokens", "stage", "depth", column]
+    """Return {line: {prompt: value at the last block, mean over seeds, or None where a seed has none}}."""
+    wanted = ["model", "weights", "scheme", "prompt", "tokens", "stage", "depth", column]
     by_run = {}
     for row in frame.select(wanted).to_pylist():
         if (row["model"], row["tokens"], row["stage"], row["depth"]) == (model, TOKENS, "block", 1.0):
-            by_run.setdefault(row["scheme"], {}).setdefault(row["prompt"], []).append(row[column])
-    return {scheme: {prompt: _mean(found) for prompt, found in runs.items()} for scheme, runs in by_run.items()}
+            line = row["weights"] if row["scheme"] == "identity" else row["scheme"]
+            by_run.setdefault(line, {}).setdefault(row["prompt"], []).append(row[column])
+    return {line: {prompt: _mean(found) for prompt, found in runs.items()} for line, runs in by_run.items()}
 
 
 def compare(trained, random, sign):
     """Count prompts by the sign of trained minus random; `sign` +1 where larger means further from collapse."""
-    differences = [
-        None if trained.get(prompt) is None or random.get(prompt) is None else sign * (trained[prompt] - random[prompt])
-        for prompt in dict.fromkeys([*trained, *random])
-    ]
-    known = [difference for difference in differences if difference is not None]
+    prompts = dict.fromkeys([*trained, *random])
+    known = [p for p in prompts if trained.get(p) is not None and random.get(p) is not None]
+    differences = [sign * (trained[p] - random[p]) for p in known]
     return {
-        "resists": sum(difference > 0 for difference in known),
-        "collapses": sum(difference < 0 for difference in known),
-        "equal": sum(difference == 0 for difference in known),
-        "undefined": len(differences) - len(known),
-        "n": len(differences),
+        "resists": sum(difference > 0 for difference in differences),
+        "collapses": sum(difference < 0 for difference in differences),
+        "equal": sum(difference == 0 for difference in differences),
+        "undefined": len(prompts) - len(known),
+        "n": len(prompts),
+        "trained": _mean([trained[p] for p in known]),
+        "random": _mean([random[p] for p in known]),
+    }
+
+
+def _row(lines, label, sign, random):
+    row = {"quantity": label, "cells": {line: _over_prompts(v) for line, v in lines.items()}, "verdict": None}
+    if "trained" in lines and random in lines:
+        row["verdict"] = compare(lines["trained"], lines[random], sign)
+    return row
+
+
+def _words(verdict, random):
+    baseline = "random weights of the same norms"
+    if random == "norm-matched-reset":
+        baseline += " with norms reset"
+    further, closer, known = verdict["resists"], verdict["collapses"], verdict["n"] - verdict["undefined"]
+    everywhere = f"on all {known} prompts" if known > 1 else "on the one prompt"
+    if further == known:
+        words = f"trained weights keep tokens further apart than {baseline}, {everywhere}"
+    elif closer == known:
+        words = f"trained weights draw tokens closer together than {baseline}, {everywhere}"
+    else:
+        parts = [f"further apart on {further}" if further else "", f"closer together on {closer}" if closer else ""]
+        parts.append(f"equal on {verdict['equal']}" if verdict["equal"] else "")
+        words = f"against {baseline}, trained weights put tokens {', '.join(filter(None, parts))} of {known} prompts"
+    return words + (f"; undefined on {verdict['undefined']} more" if verdict["undefined"] else "")
+
+
+def _pair(verdict, control):
+    return {
+        "trained": verdict["trained"],
+        "random": verdict["random"],
+        "control": control and {"trained": control["trained"], "random": control["random"]},
     }
 
 
@@ -98,8 +119,8 @@ def _over_prompts(values):
     known = [value for value in values.values() if value is not None]
     if not known:
         return None
-    return {"mean": sum(known) / len(known), "low": min(known), "high": max(known), "n": len(known)}
+    return {"mean": _mean(known), "low": min(known), "high": max(known), "n": len(known)}
 
 
 def _mean(values):
-    return None if None in values else sum(values) / len(values)
+    return None if None in values or not values else sum(values) / len(values)

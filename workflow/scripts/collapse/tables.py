@@ -60,6 +60,11 @@ def type_hash(table):
     return hashlib.sha256(repr(rules).encode()).hexdigest()[:8]
 
 
+def description_hash():
+    """Return a hash of everything that tables.yaml says: what the report's definitions depend on."""
+    return hashlib.sha256(repr(description()).encode()).hexdigest()[:8]
+
+
 def write(path, table, rows, record):
     """Check rows (a list of dicts or a pyarrow.Table) against the description and write them atomically.
 
@@ -76,24 +81,18 @@ def write(path, table, rows, record):
         pq.write_table(data, temporary, compression="zstd", write_page_checksum=True)
 
 
-def read(path, table, only=None):
+def read(path, table):
     """Read a table, checked against its description.
-
-    Parameters
-    ----------
-    only : list of str, optional
-        Read these columns alone; then ranges and reasons are not checked again.
 
     Raises
     ------
     Refusal
         If the file is cut short, is another table, or does not match the description.
     """
-    data, record = _open(path, only)
+    data, record = _open(path)
     if (record or {}).get("table") != table or record.get("table_schema_version") != SCHEMA_VERSION:
         raise Refusal(f"{path}: is not a {table} table of schema version {SCHEMA_VERSION}. Delete it and run again.")
-    if only is None:
-        check(table, data, path)
+    check(table, data, path)
     return data
 
 
@@ -158,9 +157,9 @@ def _from_rows(table, rows):
     return pa.Table.from_pylist(rows, schema=expected)
 
 
-def _open(path, only):
+def _open(path):
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return file.read(columns=only), unpack(file.schema_arrow.metadata)
+            return file.read(), unpack(file.schema_arrow.metadata)
     except (pa.ArrowInvalid, OSError) as error:
         raise Refusal(f"{path}: cannot be read as parquet ({error}). Delete it and run again.") from error

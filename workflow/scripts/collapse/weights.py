@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from collapse.architectures import HEADS, WEIGHT_SUFFIXES, architecture, fused_parts
+from collapse.architectures import HEADS, architecture, fused_parts
 from collapse.atomic import replacing, write_text
 from collapse.checkpoint import as_float32, content_hash, convert_gguf, frobenius, model_type, tensors, weights_hash
 from collapse.errors import Refusal
+from collapse.files import WEIGHT_SUFFIXES, file_record, sha256_of
 
 # Old BERT checkpoints call them gamma and beta.
 NORM_GAIN = re.compile(r"(norm|ln_\d|ln_f)\w*\.(weight|gamma)$", re.IGNORECASE)
@@ -42,6 +43,7 @@ def trained(snapshot, source_record, checkpoint, record_path):
             convert_gguf(snapshot, gguf_file, directory)
         else:
             _link_all(snapshot, directory)
+        files = {path.name: file_record(path) for path in sorted(directory.iterdir()) if path.is_file()}
         records, dtypes = {}, set()
         for name, tensor in tensors(directory):
             dtypes.add(str(tensor.dtype).removeprefix("torch."))
@@ -49,7 +51,28 @@ def trained(snapshot, source_record, checkpoint, record_path):
             if array is not None:
                 _require_finite(name, array)
                 records[name] = {"shape": list(array.shape), "sha256": content_hash(array), "norm": frobenius(array)}
-    _write_record(record_path, source, {"scheme": "trained", "seed": None}, records, sorted(dtypes))
+    _write_record(record_path, source, {"scheme": "trained", "seed": None, "files": files}, records, sorted(dtypes))
+
+
+def require_unchanged(checkpoint, trained_record):
+    """Refuse a checkpoint whose files are not those that its record describes.
+
+    They may be links to a directory of the user's, where anything can change them. A file with the recorded size and
+    time is taken as unchanged; any other is hashed.
+    """
+    record = json.loads(Path(trained_record).read_text(encoding="utf-8"))
+    for name, expected in record["files"].items():
+        path = Path(checkpoint) / name
+        if not path.is_file():
+            raise Refusal(
+                f"{path}: is gone since the model was fetched. Put it back, or run again with --forcerun fetch"
+            )
+        same = os.stat(path).st_size == expected["size"] and os.stat(path).st_mtime_ns == expected["mtime_ns"]
+        if not same and sha256_of(path) != expected["sha256"]:
+            raise Refusal(
+                f"{path.resolve()}: has changed since {record['model']} was fetched: its sha256 was "
+                f"{expected['sha256']}. Put the old file back, or run again with --forcerun fetch to use the new one."
+            )
 
 
 def norm_matched(trained_checkpoint, trained_record, seed, norms, checkpoint, record_path):
@@ -71,6 +94,7 @@ def norm_matched(trained_checkpoint, trained_record, seed, norms, checkpoint, re
     Refusal
         If a redrawn tensor equals the trained one or misses its norm, which would make the baseline a lie.
     """
+    require_unchanged(trained_checkpoint, trained_record)
     source = json.loads(Path(trained_record).read_text(encoding="utf-8"))
     entry = architecture(model_type(trained_checkpoint), trained_checkpoint)
     arrays, records, first_of = {}, {}, _first_copies(source["tensors"])

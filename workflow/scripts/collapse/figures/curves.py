@@ -26,7 +26,8 @@ CURVES = {
         "content",
         "Mass near one",
         "the share of token pairs whose directions have a cosine above 0.9",
-        "At 1 all tokens point the same way: collapse. At 0 no pair is close.",
+        "At 1 all tokens point nearly the same way: collapse. At 0 no pair is above the threshold, which says nothing "
+        "of pairs just below it.",
         (-0.03, 1.03),
     ),
     "mean_inner_product": Curve(
@@ -35,7 +36,16 @@ CURVES = {
         "content",
         "Mean inner product",
         "the mean cosine over pairs of token directions",
-        "It rises before any pair passes the threshold of the mass near one.",
+        "At 1 all tokens point the same way; independent directions in high dimension give about 0.",
+        (-0.35, 1.03),
+    ),
+    "mean_inner_product_without_rogue": Curve(
+        "inner_products",
+        "mean_inner_product_without_rogue",
+        "content",
+        "Mean inner product without rogue dimensions",
+        "the mean cosine over pairs of token directions, after the three dimensions that add most to it are left out",
+        "The control of the mean inner product: what is gone here was three coordinates, not the cloud.",
         (-0.35, 1.03),
     ),
     "energy": Curve(
@@ -44,7 +54,8 @@ CURVES = {
         "content",
         "Interaction energy",
         "the sum over all token pairs, self-pairs included, of exp(beta times cosine), over 2 beta n squared",
-        "Attention with Q = K = V = I and no mask can only raise it, up to exp(beta) / (2 beta) at collapse.",
+        "Its largest value, exp(beta) / (2 beta), is collapse. That it can only rise is proved for Q = K = V = I, "
+        "without a mask, at the beta of the dynamics; under a causal mask, or at another beta, it can fall there too.",
     ),
     "effective_rank_raw": Curve(
         "effective_rank",
@@ -52,15 +63,15 @@ CURVES = {
         "all",
         "Effective rank, raw states (as in the source study)",
         "the exponential of the entropy of the normalised singular values of the raw states",
-        "It counts directions in use and is at most the number of tokens. Norms count: one massive token can set it, "
-        "which the next figure, of directions alone and without the first token, does not share.",
+        "It counts directions in use and is at most the number of tokens. Norms count, so one massive token can set "
+        "it; the version of directions alone, without the first token, is its control.",
     ),
     "effective_rank_sphere": Curve(
         "effective_rank",
         "effective_rank_sphere",
         "content",
         "Effective rank, directions",
-        "the same of the states divided by their norms",
+        "the exponential of the entropy of the normalised singular values of the states divided by their norms",
         "The control of the raw version: norms do not enter. At 1 all tokens point the same way.",
     ),
     "effective_rank_centred": Curve(
@@ -68,7 +79,8 @@ CURVES = {
         "effective_rank_centred",
         "content",
         "Effective rank, directions around their mean",
-        "the same of the states divided by their norms, minus their mean over tokens",
+        "the exponential of the entropy of the normalised singular values of the states divided by their norms, less "
+        "their mean over tokens",
         "Neither norms nor a direction that all tokens share enter. It has no scale: of a nearly collapsed cloud it "
         "describes what is left, and can be large.",
     ),
@@ -86,7 +98,7 @@ CURVES = {
         "cka_debiased",
         "content",
         "CKA with the layer before, debiased",
-        "the same from the unbiased estimator of HSIC",
+        "linear centred CKA of token directions with the layer before, from the unbiased estimator of HSIC",
         "The control of the biased version: independent clouds give 0 on average.",
         (-0.25, 1.05),
     ),
@@ -130,14 +142,23 @@ def draw(name, subject, frames):
             plot_schemes(axis, frame[(frame["model"] == model) & (frame["prompt"] == prompt)], curve.column)
     axes[0, 0].set_xlim(-0.02, 1.08)
     for row in axes:
-        row[0].set_ylim(*(curve.limits or (0, None)))
+        # An energy at a small beta is nearly constant: from zero its changes would not be seen.
+        row[0].set_ylim(*(curve.limits or ((None, None) if curve.table == "energy" else (0, None))))
     label_grid(axes, prompts, models, "relative depth (layer / blocks)")
-    legend(figure, frame)
+    legend(figure, frame, [curve.column])
     caption = (
         f"{title}: {curve.definition}, against relative depth. {curve.reading} {describe_data(frame, curve.tokens)}"
-        f"{describe_nulls(frame, curve.column)}"
+        f"{describe_nulls(frame, curve.column)}{_describe_drops(frame) if curve.table == 'energy' else ''}"
     )
     return Drawing(figure, title, caption, _alternative(frame, curve, title))
+
+
+def _describe_drops(frame):
+    """Say how many steps of depth lower the energy beyond the tolerance, per model and weights."""
+    steps = frame[(frame["stage"] == "block") & frame["is_drop"].notna()]
+    counts = steps.groupby(["model", "scheme"], sort=False)["is_drop"].agg(["sum", "size"])
+    words = "; ".join(f"{model} {scheme}: {int(drops)} of {n}" for (model, scheme), drops, n in counts.itertuples())
+    return f" Steps at which it falls beyond the tolerance, over prompts and seeds: {words}."
 
 
 def _alternative(frame, curve, title):

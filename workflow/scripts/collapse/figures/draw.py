@@ -8,6 +8,7 @@ import matplotlib.figure
 
 from collapse import tables as results
 from collapse.atomic import replacing, write_text
+from collapse.captions import caption_text
 from collapse.figures import style
 
 
@@ -52,14 +53,3 @@ def draw(name, subject, module, tables, svg, png, caption):
             metadata = {"Date": None} if kind == "svg" else None
             drawing.figure.savefig(temporary, format=kind, metadata=metadata)
     write_text(caption, caption_text(drawing.title, drawing.caption, drawing.alternative))
-
-
-def caption_text(title, caption, alternative):
-    """Return a caption file's text."""
-    return f"# {title}\n\n{caption}\n\nAlternative text: {alternative}\n"
-
-
-def read_caption(path):
-    """Return (title, caption, alternative text) of a caption file."""
-    title, caption, alternative = Path(path).read_text(encoding="utf-8").strip().split("\n\n")
-    return title.removeprefix("# "), caption, alternative.removeprefix("Alternative text: ")

@@ -25,23 +25,27 @@ def draw(name, subject, frames):
     """
     frame = frames["inner_products"]
     frame = frame[(frame["model"] == subject) & (frame["tokens"] == TOKENS) & (frame["stage"] != "final_norm")]
-    prompts, schemes = list(frame["prompt"].unique()), list(frame["scheme"].unique())
-    figure, axes = grid(len(prompts), len(schemes), width=2.2)
+    # The theory has one column per beta, random weights one for all seeds.
+    frame = frame.assign(line=frame["weights"].where(frame["seed"].isna(), frame["scheme"]))
+    prompts, lines = list(frame["prompt"].unique()), list(frame["line"].unique())
+    labels = [style.look(*frame.loc[frame["line"] == line, ["scheme", "weights"]].iloc[0])["label"] for line in lines]
+    figure, axes = grid(len(prompts), len(lines), width=2.2)
     image = None
     for row, prompt in zip(axes, prompts):
-        for axis, scheme in zip(row, schemes):
-            cell = frame[(frame["prompt"] == prompt) & (frame["scheme"] == scheme)]
+        for axis, line in zip(row, lines):
+            cell = frame[(frame["prompt"] == prompt) & (frame["line"] == line)]
             image = _panel(axis, cell) or image
-    label_grid(axes, prompts, [style.look(scheme)["label"] for scheme in schemes], "relative depth (layer / blocks)")
+    label_grid(axes, prompts, labels, "relative depth (layer / blocks)")
     if image is not None:
         bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
         bar.set_label("share of pairs per bin (log scale)")
     figure.supylabel("cosine of token directions (dashed: 0.9)", fontsize=8)
     seeds = frame["seed"].nunique()
+    random = f" Random weights: the counts of {seeds} seed{'s' * (seeds > 1)} added up." if seeds else ""
     caption = (
         f"Histogram of the cosines of all token pairs of {subject} at each depth: 50 equal bins, colour the share of "
-        f"pairs, logarithmic, white below {FLOOR:g}. Pairs above the dashed line are the mass near one. Random "
-        f"weights: the counts of {seeds} seeds added up. Prompts: {', '.join(prompts)}. Tokens: {TOKEN_WORDS[TOKENS]}."
+        f"pairs, logarithmic, white below {FLOOR:g}. Pairs above the dashed line are the mass near one.{random} "
+        f"Weights: {'; '.join(labels)}. Prompts: {', '.join(prompts)}. Tokens: {TOKEN_WORDS[TOKENS]}."
     )
     return Drawing(figure, f"Inner products over layers: {subject}", caption, _alternative(frame, subject))
 
@@ -67,7 +71,7 @@ def _panel(axis, cell):
 
 
 def _alternative(frame, subject):
-    last = frame[frame["depth"] == 1].groupby("scheme", sort=False)["mean_inner_product"].mean().dropna()
-    words = "; ".join(f"{scheme}: {value:.3g}" for scheme, value in last.items())
+    last = frame[frame["depth"] == 1].groupby("line", sort=False)["mean_inner_product"].mean().dropna()
+    words = "; ".join(f"{line}: {value:.3g}" for line, value in last.items())
     words = words or "undefined"
     return f"Heat maps of cosine against depth for {subject}. Mean cosine at the last block, over prompts: {words}."

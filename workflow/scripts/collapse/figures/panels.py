@@ -6,6 +6,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from collapse.figures import style
+from collapse.reasons import FIRST_LAYER, reason_kind
 
 TOKEN_WORDS = {"all": "all tokens", "content": "content tokens only (without position 0 and special tokens)"}
 
@@ -31,61 +32,70 @@ def label_grid(axes, rows, columns, x_label):
 def plot_schemes(axis, frame, column):
     """Draw one panel: a line per scheme and beta against depth; the mean over seeds in a band from smallest to largest.
 
-    The post-norm state stands alone as an open marker beyond depth 1. Where a value is undefined in every seed, the
-    line has a gap and a small cross lies on the lower edge.
+    The post-norm state stands alone as an open marker beyond depth 1. Where any seed's value is undefined the line has
+    a gap, and a small cross lies on the lower edge, on a level of its own for each line. The first layer, where what
+    compares with the layer before has no value, gets none.
     """
-    for (scheme, _), runs in _lines(frame):
-        look = style.look(scheme)
+    for level, ((_, _), runs) in enumerate(_lines(frame)):
+        look = _look(runs)
         steps = runs[runs["stage"] != "final_norm"]
         values = _over_seeds(steps, "depth", column)
         axis.plot(values.index, values["mean"], **look | {"label": "_"})
         if runs["seed"].nunique() > 1:
             axis.fill_between(values.index, values["min"], values["max"], color=look["color"], alpha=0.25, linewidth=0)
-        undefined = values.index[values["mean"].isna()]
-        edge = axis.get_xaxis_transform()
-        axis.plot(
-            undefined, np.full(len(undefined), 0.03), "x", color=look["color"], ms=3, transform=edge, clip_on=False
-        )
+        degenerate = steps[_is_degenerate(steps, column)]["depth"].unique()
+        place = {"transform": axis.get_xaxis_transform(), "clip_on": False}
+        axis.plot(degenerate, np.full(len(degenerate), 0.03 + 0.06 * level), "x", color=look["color"], ms=3, **place)
         after = runs.loc[runs["stage"] == "final_norm", column].mean()
         axis.plot([1.05], [after], "o", mfc="white", mec=look["color"], ms=4, clip_on=False)
 
 
-def legend(figure, frame, extra=()):
-    """Put one legend above all panels: schemes, their bands, and what else a figure draws."""
+def legend(figure, frame, columns, extra=()):
+    """Put one legend above all panels: lines, their bands, undefined values of `columns`, and what else is drawn."""
     handles = []
-    for scheme in frame["scheme"].unique():
-        look = style.look(scheme)
+    for _, runs in _lines(frame):
+        look = _look(runs)
         handles.append(Line2D([], [], **look))
-        if frame.loc[frame["scheme"] == scheme, "seed"].nunique() > 1:
+        if runs["seed"].nunique() > 1:
             handles.append(Patch(color=look["color"], alpha=0.25, lw=0, label="range over seeds"))
     if (frame["stage"] == "final_norm").any():
         handles.append(
             Line2D([], [], ls="", marker="o", mfc="white", mec="#444444", ms=4, label="after the final norm")
         )
+    if any(_is_degenerate(frame, column).any() for column in columns):
+        handles.append(Line2D([], [], ls="", marker="x", color="#444444", ms=3, label="undefined"))
     handles += extra
     # The longest entry takes a good two inches.
-    columns = min(len(handles), int(figure.get_figwidth() / 2.2))
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
+    n_columns = min(len(handles), int(figure.get_figwidth() / 2.2))
+    figure.legend(handles=handles, loc="outside upper center", ncols=n_columns)
 
 
 def describe_data(frame, tokens):
-    """Return a sentence that names models, weights, prompts, token rule and band."""
-    seeds = frame["seed"].nunique()
-    band = f"the line is the mean and the band the range over {seeds} seeds" if seeds > 1 else "one seed, so no band"
-    schemes = ", ".join(style.look(scheme)["label"] for scheme in frame["scheme"].unique())
+    """Return a sentence that names models, weights with their bands, prompts and token rule."""
+    words = []
+    for _, runs in _lines(frame):
+        seeds = runs["seed"].nunique()
+        band = f" (mean and range over {seeds} seeds)" if seeds > 1 else " (one seed, no band)" if seeds else ""
+        words.append(_look(runs)["label"] + band)
     return (
-        f"Models: {', '.join(frame['model'].unique())}. Weights: {schemes}; for random weights {band}. Prompts, each "
-        f"on its own, none averaged: {', '.join(frame['prompt'].unique())}. Tokens: {TOKEN_WORDS[tokens]}."
+        f"Models: {', '.join(frame['model'].unique())}. Weights: {'; '.join(words)}. Prompts, each on its own, none "
+        f"averaged: {', '.join(frame['prompt'].unique())}. Tokens: {TOKEN_WORDS[tokens]}."
     )
 
 
 def describe_nulls(frame, column):
-    """Return a sentence on undefined values, with their most frequent reason; empty where there are none."""
-    missing = frame[frame[column].isna() & (frame["stage"] != "final_norm")]
+    """Return a sentence on undefined values, with their most frequent kind of reason; empty where there are none."""
+    steps = frame[frame["stage"] != "final_norm"]
+    missing = steps[_is_degenerate(steps, column)]
     if missing.empty:
         return ""
-    reason = missing["undefined"].mode()[0]
-    return f" Undefined in {len(missing)} of {len(frame)} states (crosses on the lower edge), most often: {reason}."
+    kinds = missing["undefined"].map(reason_kind)
+    return f" Undefined in {len(missing)} of {len(steps)} states (crosses), most often: {kinds.mode()[0]}."
+
+
+def _is_degenerate(frame, column):
+    """Tell which rows are null for another reason than being the first layer."""
+    return frame[column].isna() & ~frame["undefined"].fillna("").str.contains(FIRST_LAYER)
 
 
 def _lines(frame):
@@ -94,5 +104,12 @@ def _lines(frame):
     return frame.groupby(["scheme", line], sort=False)
 
 
+def _look(runs):
+    """The look of one line; the theory's label names its beta."""
+    return style.look(runs["scheme"].iloc[0], runs["weights"].iloc[0])
+
+
 def _over_seeds(frame, key, column):
-    return frame.groupby(key)[column].agg(["mean", "min", "max"])
+    """Mean, smallest and largest over seeds; none where a seed has none, since the rest would be another quantity."""
+    values = frame.groupby(key)[column].agg(["mean", "min", "max", "count", "size"])
+    return values.where(values["count"] == values["size"])

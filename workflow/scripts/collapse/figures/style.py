@@ -26,15 +26,17 @@ RC = {
 # Okabe and Ito's palette; each scheme also has its own dash.
 LOOKS = {
     "trained": {"color": "#0072B2", "linestyle": "-", "linewidth": 1.6, "label": "trained"},
-    "norm-matched": {"color": "#D55E00", "linestyle": "--", "linewidth": 1.3, "label": "random, norm-matched"},
+    "norm-matched": {"color": "#D55E00", "linestyle": "--", "linewidth": 1.3, "label": "random (norm-matched)"},
     "norm-matched-reset": {
         "color": "#CC79A7",
         "linestyle": (0, (5, 1, 1, 1)),
         "linewidth": 1.3,
-        "label": "random, norm-matched, norms reset",
+        "label": "random (norm-matched, norms reset)",
     },
-    "identity": {"color": "#009E73", "linestyle": ":", "linewidth": 1.6, "label": "theory (Q = K = V = I)"},
 }
+# The theory, one look per beta in order of appearance.
+THEORY = {"linestyle": ":", "linewidth": 1.6}
+THEORY_COLOURS = ("#009E73", "#56B4E9", "#E69F00", "#000000")
 
 
 def apply():
@@ -43,9 +45,13 @@ def apply():
     matplotlib.rcParams.update(RC)
 
 
-def look(scheme):
-    """Return the line style of a scheme."""
-    return LOOKS[scheme]
+def look(scheme, weights):
+    """Return the line style of weights; a theory line has a colour of its beta, which its label names."""
+    if scheme != "identity":
+        return LOOKS[scheme]
+    beta = weights.removeprefix("identity-b")
+    colour = THEORY_COLOURS[0 if beta == "1" else 1 + sum(beta.encode()) % (len(THEORY_COLOURS) - 1)]
+    return THEORY | {"color": colour, "label": f"theory, Q = K = V = I, beta {beta}"}
 
 
 def prompt_label(prompt):

@@ -8,8 +8,13 @@ out as independent ones in high dimension.
 
 Source: Geshkovski et al., arXiv 2312.10794, section 1; the threshold 0.9 is that of the study reproduced.
 
+Controls: a few "rogue" dimensions with a large common value give high cosines without any clustering. Two versions of
+the mean stand beside it: `mean_inner_product_centred`, of X minus its mean over tokens (about -1/(n-1) for independent
+tokens), and `mean_inner_product_without_rogue`, of X without the three dimensions that add most to the mean, as Timkey
+and van Schijndel, arXiv 2109.04404, take them out; it alone depends on the basis.
+
 Traps: counting self-pairs puts a floor of 1/n under everything; cosines that rounding lifts above 1 fall out of the
-last bin (geometry clips them); a few dimensions with a large common mean give high cosines without any clustering.
+last bin (geometry clips them).
 """
 
 import numpy as np
@@ -19,6 +24,9 @@ from collapse.geometry import cosines, nulls, on_sphere, pairs
 
 BINS = 50
 NEAR_ONE = 0.9
+N_ROGUE = 3
+# A direction this close to the mean is the mean: float32 states round at 6e-8.
+SAME = 1e-6
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 COLUMNS = (
     "mean_inner_product",
@@ -27,6 +35,8 @@ COLUMNS = (
     *(f"quantile_{round(100 * q):02d}" for q in QUANTILES),
     "histogram",
     "n_pairs",
+    "mean_inner_product_centred",
+    "mean_inner_product_without_rogue",
 )
 
 
@@ -42,8 +52,9 @@ def inner_products(H):
     -------
     dict
         `mean_inner_product` in [-1, 1], `sd_inner_product` (population, >= 0), `mass_near_one` in [0, 1],
-        `quantile_05` to `quantile_95`, `histogram` (50 counts that add up to `n_pairs`), `n_pairs`, `undefined`.
-        Null for fewer than two tokens or a zero row.
+        `quantile_05` to `quantile_95`, `histogram` (50 counts that add up to `n_pairs`), `n_pairs`, the two controls in
+        [-1, 1], `undefined`. Null for fewer than two tokens or a zero row; a control is null where it leaves a token
+        without direction.
 
     Raises
     ------
@@ -62,6 +73,16 @@ def inner_products(H):
     except Undefined as reason:
         return nulls(COLUMNS, reason)
     values = pairs(cosines(X))
+    controls, reasons = {}, []
+    for column, matrix in (
+        ("mean_inner_product_centred", _centred(X)),
+        ("mean_inner_product_without_rogue", _without_rogue(X)),
+    ):
+        try:
+            controls[column] = _mean_cosine(matrix)
+        except Undefined as reason:
+            controls[column] = None
+            reasons.append(f"{column}: {reason}")
     histogram, _ = np.histogram(values, bins=BINS, range=(-1.0, 1.0))
     return {
         "mean_inner_product": float(values.mean()),
@@ -70,5 +91,27 @@ def inner_products(H):
         **{f"quantile_{round(100 * q):02d}": float(v) for q, v in zip(QUANTILES, np.quantile(values, QUANTILES))},
         "histogram": histogram.tolist(),
         "n_pairs": len(values),
-        "undefined": None,
+        **controls,
+        "undefined": "; ".join(reasons) or None,
     }
+
+
+def _mean_cosine(H):
+    """Mean over pairs of <x_i, x_j>, from the sum of all directions: sum over i != j = |sum x_i|^2 - n."""
+    X = on_sphere(H)
+    n = len(X)
+    return float((np.square(X.sum(axis=0)).sum() - n) / (n * (n - 1)))
+
+
+def _centred(X):
+    """X minus its mean; a row that float32 rounding alone tells from the mean is set to zero: it is no direction."""
+    centred = X - X.mean(axis=0)
+    centred[np.linalg.norm(centred, axis=1) < SAME] = 0.0
+    return centred
+
+
+def _without_rogue(X):
+    """X without the dimensions whose products add most to the mean inner product; zero if there are no others."""
+    added = np.square(X.sum(axis=0)) - np.square(X).sum(axis=0)
+    others = np.sort(np.argsort(-added, kind="stable")[N_ROGUE:])
+    return X[:, others] if len(others) else np.zeros_like(X)
