@@ -1,24 +1,40 @@
-"""One finished run of the whole workflow on a tiny GPT-2, shared by all tests of this folder."""
+"""One finished run of the whole workflow on a tiny GPT-2, shared by all tests of this folder and by all workers."""
+
+import json
 
 import pytest
+from filelock import FileLock
 from project import Project
 from tiny_models import make_model, pins
 
 
 @pytest.fixture(scope="session")
-def tiny_gpt2(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("models") / "tiny-gpt2"
-    make_model("gpt2", directory)
+def shared(tmp_path_factory, worker_id):
+    """The directory that all workers of this test run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
+
+
+@pytest.fixture(scope="session")
+def tiny_gpt2(shared):
+    directory = shared / "models" / "tiny-gpt2"
+    with FileLock(shared / "tiny-gpt2.lock"):
+        if not directory.exists():
+            make_model("gpt2", directory)
     return directory, pins(directory)
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory, tiny_gpt2):
+def finished(shared, tiny_gpt2):
     """A project whose workflow ran to the report. Copy it before changing anything."""
-    project = Project.create(tmp_path_factory.mktemp("finished") / "project", {"tiny": tiny_gpt2})
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
-    project.output = done.stdout
+    project, output = Project(shared / "finished" / "project"), shared / "finished.json"
+    with FileLock(shared / "finished.lock"):
+        if not output.exists():
+            Project.create(project.root, {"tiny": tiny_gpt2})
+            done = project.snakemake()
+            output.write_text(json.dumps([done.returncode, done.stdout]))
+    code, project.output = json.loads(output.read_text())
+    assert code == 0, project.output
     return project
 
 

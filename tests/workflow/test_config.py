@@ -153,7 +153,6 @@ def test_the_readme_and_the_schema_tell_the_same_keys_and_defaults():
     assert all(f"`{metric}`" in readme for metric in METRICS)
 
 
-@pytest.mark.xdist_group("workflow")
 def test_snakemake_stops_before_any_job_with_that_message_alone(changed_project):
     config = changed_project.config()
     config["energy"]["betas"] = ["1e-3"]

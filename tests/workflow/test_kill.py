@@ -6,12 +6,9 @@ import subprocess
 import sys
 import time
 
-import pytest
 from project import Project
 
 from collapse import tables
-
-pytestmark = pytest.mark.xdist_group("workflow")
 
 
 def test_after_kill_9_the_same_command_completes_to_the_same_tables(finished, tiny_gpt2, tmp_path):
@@ -19,7 +16,7 @@ def test_after_kill_9_the_same_command_completes_to_the_same_tables(finished, ti
     config = project.config()
     config["prompts"] = ["fox"]
     project.write_config(config)
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--configfile", "tiny.yaml", "tables"]
+    command = [sys.executable, "-m", "snakemake", "tables", "--cores", "2", "--configfile", "tiny.yaml"]
     running = subprocess.Popen(
         command, cwd=project.root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )

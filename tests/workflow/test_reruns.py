@@ -3,10 +3,6 @@
 import os
 import time
 
-import pytest
-
-pytestmark = pytest.mark.xdist_group("workflow")
-
 METRICS = "workflow/scripts/collapse/metrics"
 DRAWN_FROM_ALL = {"draw_figure": 13, "write_report": 1, "all": 1}
 

@@ -77,11 +77,11 @@ def _imports(path):
             names.add(origin)
             names.update(f"{origin}.{alias.name}" for alias in node.names)
     names.add(".".join(path.relative_to(SCRIPTS).with_suffix("").parts))
-    ours = {name for name in names if name.split(".")[0] == "collapse"} - set(NO_RESULT)
+    ours = {name for name in names if name.split(".")[0] == "collapse"}
     # Importing a module runs the packages above it.
     ours |= {name.rsplit(".", depth)[0] for name in ours for depth in range(1, name.count(".") + 1)}
     # `from collapse.errors import Refusal` names no file called Refusal: only what exists is a module.
-    return [found for found in map(_locate, ours) if found.is_file()]
+    return [found for found in map(_locate, ours - set(NO_RESULT)) if found.is_file()]
 
 
 @cache

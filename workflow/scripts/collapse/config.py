@@ -112,7 +112,7 @@ def load(config, repository):
     faults = sorted({_explain(error) for error in validator.iter_errors(config)})
     if faults:
         raise Refusal(_headline(faults))
-    config = _with_defaults(config, schema())
+    config = _sorted(_with_defaults(config, schema()))
     weights = _expand_weights(config["weights"])
     table = Path(repository) / config["prompts_table"]
     faults += _duplicates("models", [model["name"] for model in config["models"]])
@@ -171,6 +171,8 @@ def _source(source, repository):
 
 def _sorted(value):
     """Order the keys at every depth: Snakemake compares parameters as text, so their order would count."""
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
     return {key: _sorted(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
 
 
