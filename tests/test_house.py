@@ -42,6 +42,21 @@ def test_every_rule_has_log_benchmark_threads_and_memory(body):
         assert directive in body
 
 
+def test_no_profile_keeps_what_a_failed_job_left():
+    """SM05: with keep-incomplete, the next run would take a failed job's partial file for a whole one."""
+    for path in (REPOSITORY / "profiles").glob("*/profile.yaml"):
+        assert "keep-incomplete" not in yaml.safe_load(path.read_text())
+
+
+def test_every_wildcard_is_constrained():
+    """SM08: a greedy wildcard files results under wrong labels without an error."""
+    text = "".join(path.read_text() for path in RULES)
+    patterns = re.findall(r"(?:output|log|benchmark):\n((?: {8}.*\n)+)", text)
+    used = set(re.findall(r"\{(\w+)\}", "".join(patterns))) - {"RUN"}
+    constrained = set(re.findall(r"^\s+(\w+)=(?:one_of|\")", text, flags=re.MULTILINE))
+    assert used <= constrained
+
+
 def test_scripts_are_thin():
     for path in (REPOSITORY / "workflow/scripts").glob("*.py"):
         assert len(path.read_text().splitlines()) < 40, path.name

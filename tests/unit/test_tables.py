@@ -10,7 +10,7 @@ import pytest
 
 from collapse import registry, tables
 from collapse.errors import Refusal
-from collapse.metrics import clusters
+from collapse.metrics import clusters, duplicate_tokens
 
 ALL = tables.description()["tables"]
 # The contract of METRICS.md: keys, then these columns at least.
@@ -78,7 +78,9 @@ def names(directory):
 
 @pytest.mark.parametrize("metric", registry.METRICS)
 def test_the_columns_of_every_metric_are_those_described(metric):
-    assert list(registry_columns(metric)) == list(ALL[metric]["columns"])
+    # The script adds what the tokens of a cluster say, which a cloud of points cannot know.
+    added = duplicate_tokens.COLUMNS if metric == "clusters" else ()
+    assert [*registry_columns(metric), *added] == list(ALL[metric]["columns"])
 
 
 def test_the_columns_of_a_token_are_those_described():

@@ -89,6 +89,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_config_is_named(name):
+    """SM10: YAML reads 1e-3 as text, no as false, 3.10 as 3.1."""
     change, words = BAD[name]
     message = faults(change)
     for word in words:
@@ -120,6 +121,7 @@ def test_the_demo_is_right_and_gets_defaults():
 
 
 def test_numbers_have_one_name_in_paths():
+    """SM11: a float in a path makes a new name of each of its spellings."""
     assert [number_slug(x) for x in (1, 1.0, 0.1, 0.1 + 0.2, 1e-5, 5)] == [
         "1", "1", "0.1", "0.30000000000000004", "1e-05", "5",
     ]  # fmt: skip
@@ -149,7 +151,7 @@ def test_the_readme_and_the_schema_tell_the_same_keys_and_defaults():
     for key, spec in described.items():
         if "default" in spec and key != "metrics":
             assert yaml.safe_load(told[key].strip("`")) == spec["default"], key
-    assert schema()["properties"]["metrics"]["default"] == list(METRICS)
+    assert schema()["properties"]["metrics"]["default"] == list(METRICS)[:6]
     assert all(f"`{metric}`" in readme for metric in METRICS)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from collapse import tables
+from collapse.config import schema
 from collapse.metrics.effective_rank import effective_rank
 from collapse.metrics.energy import energy
 from collapse.registry import METRICS
@@ -16,6 +17,7 @@ from collapse.states import StatesFile
 
 WEIGHTS = ["trained", "norm-matched-s0", "norm-matched-s1", "identity-b1"]
 PROMPTS = ["fox", "markup"]
+DEFAULT_METRICS = schema()["properties"]["metrics"]["default"]
 
 
 def states(project, weights, prompt):
@@ -36,7 +38,7 @@ def test_a_second_run_does_nothing(finished):
     assert "Nothing to be done" in done.stdout
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", DEFAULT_METRICS)
 def test_every_table_holds_the_whole_grid_and_nothing_else(finished, name):
     data = table(finished, name)
     n_states = {w: 5 if w != "identity-b1" else 4 for w in WEIGHTS}

@@ -32,6 +32,7 @@ def test_editing_comments_and_docstrings_runs_nothing(changed):
 
 
 def test_editing_a_metric_runs_it_and_what_is_drawn_from_it(changed):
+    """SM01: Snakemake sees no change in an imported module; the hash in the parameters does."""
     changed.edit(f"{METRICS}/energy.py", "2.0 * np.exp(", "2.000001 * np.exp(")
     assert changed.planned() == {"metric_at_beta": 16, "aggregate": 1, "draw_figure": 2, "write_report": 1, "all": 1}
 
@@ -108,6 +109,7 @@ def test_a_new_seed_draws_and_runs_itself_alone(changed):
 
 
 def test_other_cluster_options_run_the_clusters(changed):
+    """SM02: a value of the config that a script would read by itself reruns nothing; as a parameter it does."""
     config = changed.config()
     config["clusters"] = {"min_cluster_size": 3}
     changed.write_config(config)

@@ -11,7 +11,7 @@ rule metric:
     benchmark:
         f"results/benchmarks/metrics/{{metric}}/{RUN}.tsv"
     wildcard_constraints:
-        metric=one_of(metrics_where(lambda metric: not metric.per_beta and not metric.token_table)),
+        metric=one_of(metrics_where(lambda metric: not (metric.per_beta or metric.token_table or needs_labels(metric)))),
     conda:
         "../../environment.yml"
     threads: 1
@@ -76,6 +76,33 @@ rule clusters:
         code=metric_code("clusters"),
     script:
         "../scripts/clusters.py"
+
+
+# What is measured on clusters reads the labels, never the model; labels that change rerun these alone.
+rule metric_of_clusters:
+    input:
+        states=STATES,
+        labels=f"results/metrics/cluster_labels/{RUN}.parquet",
+    output:
+        table=f"results/metrics/{{metric}}/{RUN}.parquet",
+    log:
+        f"results/logs/metrics/{{metric}}/{RUN}.log",
+    benchmark:
+        f"results/benchmarks/metrics/{{metric}}/{RUN}.tsv"
+    wildcard_constraints:
+        metric=one_of(metrics_where(needs_labels)),
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    params:
+        metric=lambda wildcards: metric_parameters(wildcards.metric),
+        options=lambda wildcards: metric_options(wildcards.metric),
+        code=lambda wildcards: metric_code(wildcards.metric),
+    script:
+        "../scripts/metric.py"
 
 
 rule metrics:

@@ -16,7 +16,7 @@ class Metric:
     function : str
         Name of the function, in the module of the metric's name.
     over : str
-        `layer` or `trajectory`, see collapse.metrics.
+        `layer` or `trajectory`, see collapse.metrics; `layer_labels` or `labels` for metrics of clusters.
     options : bool
         Whether the config has a section of the metric's name, whose entries are the function's keyword arguments.
     per_beta : bool
@@ -48,7 +48,15 @@ METRICS = {
         token_table="cluster_labels",
         packages=("hdbscan", "scikit-learn"),
     ),
+    "pair_groups": Metric("pair_groups", over="layer_labels"),
+    "cluster_life": Metric("cluster_life", over="labels", options=True),
+    "spectral_k": Metric("spectral_k"),
 }
+
+
+def needs_labels(metric):
+    """Tell whether a metric reads the table of cluster labels."""
+    return metric.over in ("labels", "layer_labels")
 
 
 def module(name):

@@ -1,0 +1,37 @@
+# Which figures there are, and what each reads.
+
+
+def drawable():
+    """The figures of the registry whose tables the config computes."""
+    return {name: figure for name, figure in FIGURES.items() if set(figure.tables) <= set(table_names())}
+
+
+def figure_names():
+    """Every figure as it stands in paths: name, or name/subject for each model or beta."""
+    subjects = {"model": list(GRID.sources), "beta": [f"b{beta}" for beta in GRID.betas]}
+    return [
+        "/".join(filter(None, [name, subject]))
+        for name, figure in drawable().items()
+        for subject in subjects.get(figure.per, [None])
+    ]
+
+
+def figure_tables(figure):
+    """The tables that a figure reads."""
+    return [f"results/tables/{table}.parquet" for table in FIGURES[figure.split("/")[0]].tables]
+
+
+def figure_parameters(figure):
+    """What a script needs to know of a figure."""
+    name, _, subject = figure.partition("/")
+    return {"name": name, "subject": subject, "module": f"collapse.figures.{FIGURES[name].module}"}
+
+
+def figure_code(figure):
+    """The code behind a figure."""
+    return code_hash("draw_figure.py", figure_parameters(figure)["module"])
+
+
+def figure_questions():
+    """Each figure with the question under which the report shows it."""
+    return {name: FIGURES[name.split("/")[0]].question for name in figure_names()}
