@@ -153,7 +153,7 @@ def test_half_precision_is_cast_to_float32_exactly(edited, dtype):
         ("llama", "num_hidden_layers", "layers.3."),
     ],
 )
-def test_blocks_that_the_file_does_not_have_are_refused_and_never_random(edited, kind, name, key):
+def test_blocks_that_the_file_does_not_have_are_refused_and_never_random_TF05(edited, kind, name, key):
     message = refused(edited(kind, **{name: 5}), "missing")
     assert key in message and "config.json" in message and "number of layers" in message
 
@@ -293,7 +293,7 @@ def test_the_tokenizer_is_the_checkpoint_s_and_fast(original, kind):
     assert tokenizer("The ferry, « $5 — 。»")["input_ids"] == made("The ferry, « $5 — 。»")["input_ids"]
 
 
-def test_a_slow_tokenizer_alone_is_refused(edited):
+def test_a_slow_tokenizer_alone_is_refused_TF19(edited):
     directory = edited("gpt2")
     (directory / "tokenizer.json").unlink()
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))

@@ -123,7 +123,7 @@ def test_any_file_can_be_pinned(tmp_path, target):
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "model.ckpt", "model.pkl"])
-def test_pickled_weights_alone_are_refused_with_the_conversion(tmp_path, target, name):
+def test_pickled_weights_alone_are_refused_with_the_conversion_TF16(tmp_path, target, name):
     files = {key: content for key, content in FILES.items() if not key.endswith(".safetensors")}
     fill(tmp_path / "model", files | {name: b"\x80\x04."})
     message = target.refused(local(tmp_path / "model"), "no .*safetensors weights")
@@ -292,7 +292,7 @@ def hub(**changes):
     return {"kind": "hub", "id": "someone/tiny", "revision": COMMIT, "sha256": pins} | changes
 
 
-def test_a_cached_commit_is_used_without_the_hub(target, cache):
+def test_a_cached_commit_is_used_without_the_hub_TF17(target, cache):
     record = target.fetch(hub())
     assert contents(target.snapshot) == FILES
     assert record["revision"] == f"someone/tiny@{COMMIT}"

@@ -125,7 +125,7 @@ def test_no_two_states_are_alike(runs, kind):
         assert not any(np.allclose(H, other, rtol=0.05) for other in states[:i])
 
 
-def test_a_large_final_gain_moves_the_final_norm_and_no_block(tmp_path):
+def test_a_large_final_gain_moves_the_final_norm_and_no_block_TF02(tmp_path):
     # With ln_f at 5 the library's four states have standard deviations 0.03, 0.03, 0.03 and 5.
     directory = make_model("gpt2", tmp_path / "gpt2", initializer_range=0.02)
     run = Run(directory)
@@ -146,7 +146,7 @@ def test_the_embedding_of_albert_is_what_enters_its_first_block(runs):
 
 
 @pytest.mark.parametrize(("depth", "groups"), [(4, [0, 0, 1, 1]), (5, [0, 0, 0, 1, 1]), (6, [0, 0, 0, 1, 1, 1])])
-def test_the_groups_of_albert_share_the_depth_and_one_state_is_stored_per_block(runs, tmp_path, depth, groups):
+def test_the_groups_of_albert_share_the_depth_and_one_state_is_stored_per_block_TF04(runs, tmp_path, depth, groups):
     directory = make_model("albert-groups", tmp_path / "albert")
     edit_json(directory / "config.json", num_hidden_layers=depth)
     run = Run(directory)
@@ -176,7 +176,7 @@ def test_inner_blocks_of_albert_are_layers_of_their_own(runs):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_is_eager_and_complete(runs, kind):
+def test_attention_is_eager_and_complete_TF01(runs, kind):
     # With sdpa the library returns an empty tuple of attentions.
     run = runs(kind)
     assert run.model.config._attn_implementation == "eager"
@@ -211,7 +211,7 @@ def test_two_runs_are_identical_although_dropout_is_configured(runs, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_prompt_runs_alone_and_unpadded(runs, kind):
+def test_a_prompt_runs_alone_and_unpadded_TF08(runs, kind):
     run, seen = runs(kind), []
     hook = run.model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs), with_kwargs=True)
     try:
@@ -224,7 +224,7 @@ def test_a_prompt_runs_alone_and_unpadded(runs, kind):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
-def test_a_prompt_alone_has_the_states_that_it_has_in_a_batch_padded_on_the_right(runs, kind):
+def test_a_prompt_alone_has_the_states_that_it_has_in_a_batch_padded_on_the_right_TF07(runs, kind):
     run = runs(kind)
     ids = torch.tensor([run.ids + [0, 0, 0], run.ids[::-1] + [0, 0, 0]])
     mask = torch.ones_like(ids)

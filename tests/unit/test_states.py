@@ -64,7 +64,7 @@ def names(directory):
 # What is stored
 
 
-def test_states_come_back_to_the_last_bit(path, matrices):
+def test_states_come_back_to_the_last_bit_PQ06(path, matrices):
     file = StatesFile(path)
     assert len(file) == len(matrices)
     for index, H in enumerate(matrices):
@@ -237,7 +237,7 @@ def refused(path):
 
 
 @pytest.mark.parametrize("kept", [0, 4, 0.5, -20, -1])
-def test_a_file_cut_short_is_refused(path, kept):
+def test_a_file_cut_short_is_refused_PQ05(path, kept):
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content)) if isinstance(kept, float) else kept])
     refused(path)
@@ -323,7 +323,7 @@ def test_other_columns_or_types_are_refused_for_that(path, change):
     assert "version 1 is not" not in message
 
 
-def test_a_null_state_is_refused_and_never_shifts_rows(path):
+def test_a_null_state_is_refused_and_never_shifts_rows_PQ02(path):
     def with_null(table):
         values = table["state"].to_pylist()
         values[1] = None

@@ -268,7 +268,7 @@ def test_parts_are_matched_along_their_own_axis():
     )
 
 
-def test_a_matrix_of_zeros_stays_zero_and_does_not_break_the_proof(own):
+def test_a_matrix_of_zeros_stays_zero_and_does_not_break_the_proof_TF11(own):
     name = "transformer.h.1.mlp.c_proj.weight"
 
     def change(tensors):
@@ -377,7 +377,7 @@ def test_a_tied_head_stays_tied_to_the_one_draw(lab, kind, cls, embedding, head)
 
 
 @pytest.mark.parametrize(("kind", "cls", "embedding", "head"), TIED)
-def test_both_copies_of_a_tied_tensor_in_a_file_get_one_draw(own, kind, cls, embedding, head):
+def test_both_copies_of_a_tied_tensor_in_a_file_get_one_draw_TF10(own, kind, cls, embedding, head):
     target = own(kind, lambda tensors: tensors | {head: tensors[embedding].clone()}).drawn()
     after, entries = arrays(target), record(target)["tensors"]
     assert np.array_equal(after[embedding], after[head])
@@ -400,7 +400,7 @@ def test_an_untied_head_gets_a_draw_of_its_own(lab):
     assert abs(np.corrcoef(head.ravel(), embedding.ravel())[0, 1]) < 0.05
 
 
-def test_a_shared_block_is_drawn_once_whatever_the_depth(own):
+def test_a_shared_block_is_drawn_once_whatever_the_depth_TF14(own):
     twelve, deep = own("albert", name="twelve", num_hidden_layers=12), own("albert", name="deep", num_hidden_layers=24)
     a, b = (here.drawn(seed=7) / "checkpoint" / "model.safetensors" for here in (twelve, deep))
     assert a.read_bytes() == b.read_bytes()
@@ -463,7 +463,7 @@ def test_a_sharded_checkpoint_gets_the_draw_of_the_whole_one_and_no_index(lab, o
     assert all(np.array_equal(array, whole[name]) for name, array in arrays(target).items())
 
 
-def test_draws_do_not_depend_on_hash_randomisation_or_threads():
+def test_draws_do_not_depend_on_hash_randomisation_or_threads_ME12():
     program = (
         "import hashlib, numpy as np\n"
         "from collapse.weights import redraw\n"
