@@ -132,7 +132,11 @@ def test_every_job_has_a_log_and_a_benchmark(finished):
 
 
 def test_a_failing_job_shows_its_traceback_and_keeps_it_in_its_log(changed):
-    changed.edit("workflow/scripts/collapse/metrics/cka.py", "    before = None\n    for H", "    1 / 0\n    for H")
+    changed.edit(
+        "workflow/scripts/collapse/metrics/cka.py",
+        "    return compare_adjacent(",
+        "    1 / 0\n    return compare_adjacent(",
+    )
     done = changed.snakemake("results/metrics/cka/tiny/trained/fox.parquet")
     log = (changed.root / "results/logs/metrics/cka/tiny/trained/fox.log").read_text()
     assert done.returncode == 1

@@ -38,7 +38,7 @@ def test_editing_a_metric_runs_it_and_what_is_drawn_from_it(changed):
 
 
 def test_editing_a_helper_that_two_metrics_share_runs_both(changed):
-    changed.edit(f"{METRICS}/cka.py", "DEGENERATE_RANK = 3.0", "DEGENERATE_RANK = 3.5")
+    changed.edit("workflow/scripts/collapse/adjacent.py", "DEGENERATE_RANK = 3.0", "DEGENERATE_RANK = 3.5")
     assert changed.planned() == {"metric": 16, "aggregate": 2, "draw_figure": 3, "write_report": 1, "all": 1}
 
 

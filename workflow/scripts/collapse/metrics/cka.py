@@ -18,12 +18,11 @@ of X is below 3 in either layer, both are undefined.
 
 import numpy as np
 
-from collapse.errors import Refusal, Undefined
-from collapse.geometry import cosines, nulls, on_sphere
-from collapse.metrics.effective_rank import sphere_rank_from_cosines
+from collapse.adjacent import compare_adjacent, require_spread
+from collapse.errors import Refusal
+from collapse.geometry import cosines, on_sphere
 
 COLUMNS = ("cka_biased", "cka_debiased")
-DEGENERATE_RANK = 3.0
 # Largest U-centred entry below which a layer has no structure beyond the rounding of float32 states.
 FLAT = 1e-6
 
@@ -41,34 +40,13 @@ def cka(layers):
     dict
         `cka_biased` in [0, 1], `cka_debiased` in (-inf, 1], `undefined`. The first row is null: nothing is before it.
     """
-    before = None
-    for H in layers:
-        try:
-            current = _prepare(H)
-        except Undefined as reason:
-            current = reason
-        if before is None:
-            yield nulls(COLUMNS, "no layer before the first")
-        elif isinstance(current, Undefined):
-            yield nulls(COLUMNS, current)
-        elif isinstance(before, Undefined):
-            yield nulls(COLUMNS, f"the layer before: {before}")
-        else:
-            yield _compare(before, current)
-        before = current
-
-
-def is_degenerate(rank):
-    """Tell whether an effective rank is below the gate, and not by rounding alone (three orthogonal tokens pass)."""
-    return rank < DEGENERATE_RANK - 1e-9
+    return compare_adjacent(layers, _prepare, _compare, COLUMNS)
 
 
 def _prepare(H):
-    """Centre a layer's cosine matrix in both ways, once, with its norms."""
+    """Centre a layer's cosine matrix in both ways, once."""
     G = cosines(on_sphere(H))
-    rank = sphere_rank_from_cosines(G)
-    if is_degenerate(rank):
-        raise Undefined(f"degenerate layer: effective rank {rank:.3g} on the sphere is below {DEGENERATE_RANK:g}")
+    require_spread(G)
     return _centre(G), _u_centre(G) if len(G) >= 4 else None
 
 

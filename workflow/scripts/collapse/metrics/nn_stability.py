@@ -13,10 +13,9 @@ below 3, as for CKA).
 
 import numpy as np
 
+from collapse.adjacent import compare_adjacent, require_spread
 from collapse.errors import Refusal, Undefined
 from collapse.geometry import cosines, nulls, on_sphere
-from collapse.metrics.cka import DEGENERATE_RANK, is_degenerate
-from collapse.metrics.effective_rank import sphere_rank_from_cosines
 
 COLUMNS = ("nn_stability", "n_compared")
 TIE = 1e-12
@@ -36,21 +35,7 @@ def nn_stability(layers):
         `nn_stability` in [0, 1], `n_compared` (tokens with one nearest neighbour in both layers), `undefined`. The
         first row is null: nothing is before it.
     """
-    before = None
-    for H in layers:
-        try:
-            current = _neighbours(H)
-        except Undefined as reason:
-            current = reason
-        if before is None:
-            yield nulls(COLUMNS, "no layer before the first")
-        elif isinstance(current, Undefined):
-            yield nulls(COLUMNS, current)
-        elif isinstance(before, Undefined):
-            yield nulls(COLUMNS, f"the layer before: {before}")
-        else:
-            yield _compare(before, current)
-        before = current
+    return compare_adjacent(layers, _neighbours, _compare, COLUMNS)
 
 
 def _neighbours(H):
@@ -58,9 +43,7 @@ def _neighbours(H):
     G = cosines(on_sphere(H))
     if len(G) < 3:
         raise Undefined(f"{len(G)} tokens: with fewer than 3 there is no choice of neighbour")
-    rank = sphere_rank_from_cosines(G)
-    if is_degenerate(rank):
-        raise Undefined(f"degenerate layer: effective rank {rank:.3g} on the sphere is below {DEGENERATE_RANK:g}")
+    require_spread(G)
     np.fill_diagonal(G, -np.inf)
     nearest = G.argmax(axis=1)
     second, first = np.partition(G, -2, axis=1)[:, -2:].T

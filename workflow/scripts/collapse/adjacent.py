@@ -1,0 +1,47 @@
+"""Metrics that compare each layer with the one before, and the gate that closes for degenerate layers."""
+
+from collapse.errors import Undefined
+from collapse.geometry import nulls
+from collapse.metrics.effective_rank import sphere_rank_from_cosines
+from collapse.reasons import FIRST_LAYER
+
+DEGENERATE_RANK = 3.0
+
+
+def compare_adjacent(layers, prepare, compare, columns):
+    """Yield a row per layer: `compare` of what `prepare` makes of the layer before and of this one.
+
+    Parameters
+    ----------
+    layers : iterable of arrays, shape (n, d)
+        Raw states, in order of depth. Each is prepared once.
+    prepare : callable
+        prepare(H); may raise Undefined.
+    compare : callable
+        compare(before, current) returns a row.
+    columns : tuple of str
+        What is null, with the reason, at the first layer and where either layer is undefined.
+    """
+    before = None
+    for H in layers:
+        try:
+            current = prepare(H)
+        except Undefined as reason:
+            current = reason
+        if before is None:
+            yield nulls(columns, FIRST_LAYER)
+        elif isinstance(current, Undefined):
+            yield nulls(columns, current)
+        elif isinstance(before, Undefined):
+            yield nulls(columns, f"the layer before: {before}")
+        else:
+            yield compare(before, current)
+        before = current
+
+
+def require_spread(G):
+    """Raise Undefined for a cosine matrix whose effective rank is below the gate: what differs there is rounding."""
+    rank = sphere_rank_from_cosines(G)
+    # Three orthogonal tokens are at the gate, give or take rounding, and pass.
+    if rank < DEGENERATE_RANK - 1e-9:
+        raise Undefined(f"degenerate layer: effective rank {rank:.3g} on the sphere is below {DEGENERATE_RANK:g}")
