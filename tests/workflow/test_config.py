@@ -34,7 +34,7 @@ def changed(path, value):
 
 
 BAD = {
-    "unknown key": (changed(["betas"], [1]), ["betas: unknown key", "allowed: clusters, energy"]),
+    "unknown key": (changed(["betas"], [1]), ["betas: unknown key", "allowed: cluster_life, clusters, energy"]),
     "misspelt key": (changed(["energy", "beta"], [1]), ["energy.beta: unknown key", "did you mean 'betas'"]),
     "misspelt section": (changed(["promts"], ["x"]), ["promts: unknown key", "did you mean 'prompts'"]),
     "beta as text": (
