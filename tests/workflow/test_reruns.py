@@ -108,6 +108,16 @@ def test_a_new_seed_draws_and_runs_itself_alone(changed):
     assert (jobs["draw_weights"], jobs["extract"], jobs["metric"], jobs["clusters"]) == (1, 2, 8, 2)
 
 
+def test_the_theory_alone_still_finds_the_trained_states_it_starts_from(changed):
+    config = changed.config()
+    config["weights"] = [{"scheme": "identity", "betas": [1]}]
+    changed.write_config(config)
+    assert changed.planned("states") == {}
+    for weights in ("trained", "identity-b1"):
+        (changed.root / f"results/states/tiny/{weights}/fox.parquet").unlink()
+    assert changed.planned("states") == {"extract": 1, "identity_states": 1, "states": 1}
+
+
 def test_other_cluster_options_run_the_clusters(changed):
     """SM02: a value of the config that a script would read by itself reruns nothing; as a parameter it does."""
     config = changed.config()

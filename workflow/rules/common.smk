@@ -6,7 +6,7 @@ import sys
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from collapse.codehash import code_hash
-from collapse.config import load
+from collapse.config import TRAINED, load
 from collapse.errors import Refusal
 from collapse.registry import FIGURES, METRICS, module, needs_labels
 from collapse.tables import description_hash, type_hash
@@ -34,7 +34,7 @@ def one_of(names):
 
 wildcard_constraints:
     model=one_of(GRID.sources),
-    weights=one_of({"trained": None} | GRID.weights),
+    weights=one_of({TRAINED.slug: TRAINED} | GRID.weights),
     prompt=one_of(GRID.prompts),
     beta=one_of(GRID.betas),
     metric=one_of(GRID.metrics),
@@ -52,7 +52,7 @@ def source_of(wildcards):
 
 def small_local_files(wildcards):
     """Config and tokenizer of a local source; its weights are pinned, and looked at before every use."""
-    source = GRID.sources[wildcards.model]
+    source = source_of(wildcards)
     if source["kind"] != "local":
         return []
     return sorted(str(p) for p in Path(source["path"]).glob("*") if p.suffix in (".json", ".txt", ".model"))
@@ -60,9 +60,9 @@ def small_local_files(wildcards):
 
 def weights_definition(wildcards):
     """All that the states of a run can depend on before extraction: source, scheme, and the code that makes weights."""
-    weights = GRID.weights[wildcards.weights]
+    weights = GRID.weights.get(wildcards.weights, TRAINED)
     return {
-        "source": GRID.sources[wildcards.model],
+        "source": source_of(wildcards),
         "scheme": weights.scheme,
         "seed": weights.seed,
         "code": code_hash("collapse.weights"),

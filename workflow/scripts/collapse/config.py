@@ -56,6 +56,10 @@ class Weights:
         return self.seed is not None
 
 
+# The theory starts from a trained model's layer 0, also where the config does not ask for trained weights.
+TRAINED = Weights("trained", "trained")
+
+
 @dataclass(frozen=True)
 class Grid:
     """Everything that the config asks for.
@@ -152,7 +156,7 @@ def _expand_weights(entries):
     for entry in entries:
         scheme = entry["scheme"]
         if scheme == "trained":
-            expanded.append(Weights("trained", scheme))
+            expanded.append(TRAINED)
         elif scheme == "norm-matched":
             norms = entry.get("norms", "keep")
             name = scheme if norms == "keep" else f"{scheme}-{norms}"
@@ -240,8 +244,8 @@ def _explain(error):
     if kind == "type":
         wanted = error.validator_value
         return f"{key}: found {value!r}, allowed: {_types(wanted)}{_yaml_hint(value, wanted)}"
-    if kind in ("enum", "const"):
-        allowed = error.validator_value if kind == "enum" else [error.validator_value]
+    if kind == "enum":
+        allowed = error.validator_value
         return f"{key}: found {value!r}{_suggest(value, allowed)}; allowed: {', '.join(map(str, allowed))}"
     if kind == "pattern":
         return f"{key}: found {value!r}, allowed: {spec.get('description', error.validator_value)}"

@@ -9,6 +9,9 @@ import numpy as np
 
 from collapse.errors import Refusal, Undefined
 
+# Distance from the mean below which unit vectors point the same way: float32 states round at 6e-8.
+SAME_DIRECTION = 1e-6
+
 
 def as_matrix(H):
     """Return H as a finite float64 matrix.

@@ -39,7 +39,8 @@ def write_report(tables, figures, config, template, output):
         for question, members in groupby(figures.items(), key=lambda item: item[1])
     ]
     last_blocks = headline(frames)
-    metrics = {name: frame for name, frame in frames.items() if name != "runs"}
+    # Labels are null exactly where their clusters are.
+    metrics = {name: frame for name, frame in frames.items() if name not in ("runs", "cluster_labels")}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(template).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -77,7 +78,7 @@ def undefined_states(metrics):
             reasons.setdefault(run, []).append(row["undefined"])
         for run, found in reasons.items():
             told = [reason_kind(reason) for reason in found if reason and FIRST_LAYER not in reason]
-            if told and table != "cluster_labels":
+            if told:
                 counted.append(
                     {
                         "run": "/".join(run),

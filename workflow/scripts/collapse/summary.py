@@ -4,6 +4,11 @@ The unit is the prompt: seeds of random weights are averaged within a prompt, la
 and nothing is averaged over models or over inverse temperatures of the theory.
 """
 
+from functools import reduce
+from operator import and_
+
+import pyarrow.compute as pc
+
 TOKENS = "content"
 INNER_PRODUCT, WITHOUT_ROGUE = "Mean inner product", "Mean inner product without its three largest dimensions"
 # Table, column, label, and +1 where larger means further from collapse.
@@ -58,12 +63,12 @@ def sentences(models):
 
 def last_block(frame, model, column):
     """Return {line: {prompt: value at the last block, mean over seeds, or None where a seed has none}}."""
-    wanted = ["model", "weights", "scheme", "prompt", "tokens", "stage", "depth", column]
+    wanted = {"model": model, "tokens": TOKENS, "stage": "block", "depth": 1.0}
+    last = frame.filter(reduce(and_, (pc.field(key) == value for key, value in wanted.items())))
     by_run = {}
-    for row in frame.select(wanted).to_pylist():
-        if (row["model"], row["tokens"], row["stage"], row["depth"]) == (model, TOKENS, "block", 1.0):
-            line = row["weights"] if row["scheme"] == "identity" else row["scheme"]
-            by_run.setdefault(line, {}).setdefault(row["prompt"], []).append(row[column])
+    for row in last.select(["weights", "scheme", "prompt", column]).to_pylist():
+        line = row["weights"] if row["scheme"] == "identity" else row["scheme"]
+        by_run.setdefault(line, {}).setdefault(row["prompt"], []).append(row[column])
     return {line: {prompt: _mean(found) for prompt, found in runs.items()} for line, runs in by_run.items()}
 
 

@@ -20,10 +20,8 @@ SVD. Eigenvalues below the rounding error of that matrix are zero: their roots w
 import numpy as np
 
 from collapse.errors import Undefined
-from collapse.geometry import as_matrix, nulls, on_sphere
+from collapse.geometry import SAME_DIRECTION, as_matrix, nulls, on_sphere
 
-# Root mean square distance from the mean below which tokens point the same way: float32 states round at 6e-8.
-SAME_DIRECTION = 1e-6
 COLUMNS = (
     "effective_rank_raw",
     "effective_rank_sphere",

@@ -20,13 +20,11 @@ last bin (geometry clips them).
 import numpy as np
 
 from collapse.errors import Undefined
-from collapse.geometry import cosines, nulls, on_sphere, pairs
+from collapse.geometry import SAME_DIRECTION, cosines, nulls, on_sphere, pairs
 
 BINS = 50
 NEAR_ONE = 0.9
 N_ROGUE = 3
-# A direction this close to the mean is the mean: float32 states round at 6e-8.
-SAME = 1e-6
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 COLUMNS = (
     "mean_inner_product",
@@ -106,7 +104,7 @@ def _mean_cosine(H):
 def _centred(X):
     """X minus its mean; a row that float32 rounding alone tells from the mean is set to zero: it is no direction."""
     centred = X - X.mean(axis=0)
-    centred[np.linalg.norm(centred, axis=1) < SAME] = 0.0
+    centred[np.linalg.norm(centred, axis=1) < SAME_DIRECTION] = 0.0
     return centred
 
 
