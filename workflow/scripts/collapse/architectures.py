@@ -31,6 +31,9 @@ class Architecture:
         Rows of the position table that no token can use.
     load : dict
         Arguments for loading the base model.
+    attention : str or None
+        Regular expression of the names of the modules whose second output is the attention (batch, heads, n, n), one
+        call per block; None where it is not known.
     """
 
     blocks: str
@@ -40,6 +43,7 @@ class Architecture:
     buffers: str | None = None
     position_offset: int = 0
     load: dict = field(default_factory=dict)
+    attention: str | None = None
 
 
 ARCHITECTURES = {
@@ -48,12 +52,14 @@ ARCHITECTURES = {
         final_norm=None,
         is_causal=False,
         load={"add_pooling_layer": False},
+        attention=r"encoder\.albert_layer_groups\.\d+\.albert_layers\.\d+\.attention",
     ),
     "bert": Architecture(
         blocks=r"encoder\.layer\.\d+",
         final_norm=None,
         is_causal=False,
         load={"add_pooling_layer": False},
+        attention=r"encoder\.layer\.\d+\.attention\.self",
     ),
     "gpt2": Architecture(
         blocks=r"h\.\d+",
@@ -61,8 +67,14 @@ ARCHITECTURES = {
         is_causal=True,
         fused={r"attn\.c_attn\.weight$": (1, 3)},
         buffers=r"\.attn\.(bias|masked_bias)$",
+        attention=r"h\.\d+\.attn",
     ),
-    "llama": Architecture(blocks=r"layers\.\d+", final_norm="norm", is_causal=True),
+    "llama": Architecture(
+        blocks=r"layers\.\d+",
+        final_norm="norm",
+        is_causal=True,
+        attention=r"layers\.\d+\.self_attn",
+    ),
 }
 
 # Tensors of heads on top of the base model, which it does not load.

@@ -51,7 +51,7 @@ def run(model, entry, ids, write):
         write(calls, "final_norm", _array(output))
 
     with contextlib.ExitStack() as hooks, torch.inference_mode():
-        for block in _modules(model, entry.blocks):
+        for block in modules_named(model, entry.blocks):
             hooks.callback(block.register_forward_pre_hook(before_block, with_kwargs=True).remove)
             hooks.callback(block.register_forward_hook(after_block).remove)
         if entry.final_norm:
@@ -62,7 +62,7 @@ def run(model, entry, ids, write):
         raise Refusal(f"{calls} blocks ran, the config says {n_blocks(model)}: see `blocks` in architectures.py")
 
 
-def _modules(model, pattern):
+def modules_named(model, pattern):
     found = [module for name, module in model.named_modules() if re.fullmatch(pattern, name)]
     if not found:
         raise Refusal(f"no module of {type(model).__name__} is named like {pattern!r}: see architectures.py")

@@ -1,0 +1,59 @@
+"""The forward pass that yields attention: every block's, as it appears, none of it kept.
+
+Apart from collapse/forward.py, since a change here must not rerun extraction.
+"""
+
+import contextlib
+
+import torch
+
+from collapse.errors import Refusal
+from collapse.forward import modules_named, n_blocks
+
+
+def run_attention(model, entry, ids, take):
+    """Run one prompt, unpadded, and hand over the attention of each block in order of depth.
+
+    Parameters
+    ----------
+    model, entry
+        What `checkpoint.load_model` returned.
+    ids : list of int
+        Token ids.
+    take : callable
+        take(block, A) with block counted from 0 and A a float32 array of shape (heads, n, n), called as soon as the
+        block has attended. The model drops A when it returns: peak memory does not grow with the number of blocks.
+
+    Raises
+    ------
+    Refusal
+        If the table of architectures does not say where attention is, a module yields none (the wrong implementation,
+        or the wrong module), or as many blocks did not attend as the config says.
+    """
+    if entry.attention is None:
+        raise Refusal(
+            f"{model.config.model_type}: ARCHITECTURES of collapse/architectures.py does not say where its attention is: "
+            "add `attention` to its entry, or take the attention metrics out of the config"
+        )
+    calls = 0
+
+    def after_attention(module, args, output):
+        nonlocal calls
+        weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+        if weights is None or weights.ndim != 4:
+            raise Refusal(
+                f"{type(module).__name__} yields no attention with attn_implementation "
+                f"{model.config._attn_implementation!r}: see `attention` in collapse/architectures.py"
+            )
+        take(calls, weights[0].to(torch.float32).cpu().numpy())
+        calls += 1
+
+    with contextlib.ExitStack() as hooks, torch.inference_mode():
+        for attention in modules_named(model, entry.attention):
+            hooks.callback(attention.register_forward_hook(after_attention).remove)
+        inputs = torch.tensor([ids], device=model.device)
+        model(input_ids=inputs, attention_mask=torch.ones_like(inputs))
+    if calls != n_blocks(model):
+        raise Refusal(
+            f"{calls} blocks attended, the config says {n_blocks(model)}: see `attention` in architectures.py"
+        )
