@@ -32,8 +32,8 @@ def run_attention(model, entry, ids, take):
     """
     if entry.attention is None:
         raise Refusal(
-            f"{model.config.model_type}: ARCHITECTURES of collapse/architectures.py does not say where its attention is: "
-            "add `attention` to its entry, or take the attention metrics out of the config"
+            f"{model.config.model_type}: ARCHITECTURES of collapse/architectures.py does not say where its attention "
+            "is: add `attention` to its entry, or take the attention metrics out of the config"
         )
     calls = 0
 

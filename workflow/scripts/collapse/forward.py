@@ -63,6 +63,7 @@ def run(model, entry, ids, write):
 
 
 def modules_named(model, pattern):
+    """Return the modules whose whole name matches a pattern; none is a Refusal."""
     found = [module for name, module in model.named_modules() if re.fullmatch(pattern, name)]
     if not found:
         raise Refusal(f"no module of {type(model).__name__} is named like {pattern!r}: see architectures.py")
