@@ -54,6 +54,4 @@ def run_attention(model, entry, ids, take):
         inputs = torch.tensor([ids], device=model.device)
         model(input_ids=inputs, attention_mask=torch.ones_like(inputs))
     if calls != n_blocks(model):
-        raise Refusal(
-            f"{calls} blocks attended, the config says {n_blocks(model)}: see `attention` in architectures.py"
-        )
+        raise Refusal(f"{calls} blocks attended, the config says {n_blocks(model)}: see architectures.py")
