@@ -12,10 +12,18 @@ if not workflow.overwrite_configfiles:
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/common_metrics.smk"
 include: "workflow/rules/common_figures.smk"
 include: "workflow/rules/weights.smk"
 include: "workflow/rules/extract.smk"
 include: "workflow/rules/metrics.smk"
+
+
+if attention_metrics():
+
+    include: "workflow/rules/attention.smk"
+
+
 include: "workflow/rules/aggregate.smk"
 include: "workflow/rules/plots.smk"
 include: "workflow/rules/report.smk"

@@ -1,4 +1,4 @@
-# Every metric of every run: states in, one tidy parquet out. What a metric is stands in collapse/registry.py.
+# Every metric of every run: states in, one tidy parquet out. What a metric is stands in workflow/schemas/tables.yaml.
 
 
 rule metric:
@@ -11,7 +11,7 @@ rule metric:
     benchmark:
         f"results/benchmarks/metrics/{{metric}}/{RUN}.tsv"
     wildcard_constraints:
-        metric=one_of(metrics_where(lambda metric: not (metric.per_beta or metric.token_table or needs_labels(metric)))),
+        metric=one_of(metrics_over("layer", "trajectory")),
     conda:
         "../../environment.yml"
     threads: 1
@@ -37,7 +37,7 @@ rule metric_at_beta:
     benchmark:
         f"results/benchmarks/metrics/{{metric}}/b{{beta}}/{RUN}.tsv"
     wildcard_constraints:
-        metric=one_of(metrics_where(lambda metric: metric.per_beta)),
+        metric=one_of(metrics_where(lambda metric: metric.axis == "beta")),
     conda:
         "../../environment.yml"
     threads: 1
@@ -49,6 +49,32 @@ rule metric_at_beta:
         options=lambda wildcards: metric_options(wildcards.metric),
         beta=lambda wildcards: GRID.betas[wildcards.beta],
         code=lambda wildcards: metric_code(wildcards.metric),
+    script:
+        "../scripts/metric.py"
+
+
+# One file per method: other settings of t-SNE leave the rest alone. All depths of a run in one job, since umap compiles
+# for ten seconds in every process.
+rule projections:
+    input:
+        states=STATES,
+    output:
+        table=f"results/metrics/projections/{{method}}/{RUN}.parquet",
+    log:
+        f"results/logs/metrics/projections/{{method}}/{RUN}.log",
+    benchmark:
+        f"results/benchmarks/metrics/projections/{{method}}/{RUN}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=1500,
+        runtime=60,
+    params:
+        metric=metric_parameters("projections"),
+        options=lambda wildcards: metric_options("projections", wildcards.method),
+        method="{method}",
+        code=metric_code("projections"),
     script:
         "../scripts/metric.py"
 
@@ -73,7 +99,7 @@ rule clusters:
     params:
         metric=metric_parameters("clusters"),
         options=metric_options("clusters"),
-        code=metric_code("clusters"),
+        code=metric_code("clusters", "clusters.py"),
     script:
         "../scripts/clusters.py"
 
@@ -90,7 +116,7 @@ rule metric_of_clusters:
     benchmark:
         f"results/benchmarks/metrics/{{metric}}/{RUN}.tsv"
     wildcard_constraints:
-        metric=one_of(metrics_where(needs_labels)),
+        metric=one_of(metrics_over("layer_labels", "labels", "labels_per_token")),
     conda:
         "../../environment.yml"
     threads: 1
@@ -103,6 +129,31 @@ rule metric_of_clusters:
         code=lambda wildcards: metric_code(wildcards.metric),
     script:
         "../scripts/metric.py"
+
+
+# Attention received by group reads what the pass over attention stored per token, never the model.
+rule attention_received:
+    input:
+        states=STATES,
+        labels=f"results/metrics/cluster_labels/{RUN}.parquet",
+        tokens=f"results/metrics/attention_tokens/{RUN}.parquet",
+    output:
+        table=f"results/metrics/attention_received/{RUN}.parquet",
+    log:
+        f"results/logs/metrics/attention_received/{RUN}.log",
+    benchmark:
+        f"results/benchmarks/metrics/attention_received/{RUN}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    params:
+        metric=metric_parameters("attention_received"),
+        code=metric_code("attention_received", "attention_received.py"),
+    script:
+        "../scripts/attention_received.py"
 
 
 rule metrics:

@@ -1,4 +1,4 @@
-"""Compute one metric of one run, at one inverse temperature where the metric has that axis."""
+"""Compute one metric of one run, at one inverse temperature or by one method where the metric has such an axis."""
 
 from collapse.job import job
 
@@ -6,14 +6,15 @@ with job(snakemake):
     import importlib
 
     from collapse import tables
-    from collapse.measure import measure, metric_record
+    from collapse.measure import measure, metric_record, rows_of
 
     metric, options = snakemake.params.metric, dict(snakemake.params.options)
-    axis = {key: value for key, value in snakemake.params.items() if key == "beta"}
-    function = getattr(importlib.import_module(metric["module"]), metric["function"])
+    depths = options.pop("depths", None)
+    axis = {key: value for key, value in snakemake.params.items() if key in ("beta", "method")}
+    extra_keys = {key: value for key, value in axis.items() if key == "beta"}
+    function = getattr(importlib.import_module(metric["module"]), metric["name"])
     labels = snakemake.input.get("labels")
-    measured = measure(snakemake.input.states, function, metric["over"], options | axis, axis, labels)
-    # A metric that has several rows per state, one per group, returns a list of them.
-    rows = [keys | row for keys, found, _ in measured for row in (found if isinstance(found, list) else [found])]
-    record = metric_record(snakemake.input.states, metric, options | axis, snakemake.params.code)
+    found = measure(snakemake.input.states, function, metric["over"], options | axis, extra_keys, labels, depths)
+    rows = rows_of(found, metric["name"])
+    record = metric_record(snakemake.input.states, metric, snakemake.params.options | axis, snakemake.params.code)
     tables.write(snakemake.output.table, metric["name"], rows, record)

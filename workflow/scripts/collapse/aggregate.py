@@ -21,7 +21,7 @@ def aggregate(paths, table, runs, output):
     Parameters
     ----------
     paths : list of path
-        One file per run (and beta).
+        One file per run (and beta, or method).
     table : str
         Name of the table.
     runs : list of str
@@ -38,19 +38,22 @@ def aggregate(paths, table, runs, output):
     for path in map(Path, paths):
         part, record = tables.read(path, table), tables.record(path)
         run = "/".join(record["states"][key] for key in RUN_KEYS)
-        beta = record["options"].get("beta")
+        beta, method = record["options"].get("beta"), record["options"].get("method")
         place = path.with_suffix("").parts
         if "/".join(place[-3:]) != run:
             raise Refusal(f"{path}: holds the run {run}. Delete it and run again.")
         if beta is not None and float(place[-4].removeprefix("b")) != beta:
             raise Refusal(f"{path}: holds beta {beta}. Delete it and run again.")
-        if (run, beta) in found:
-            raise Refusal(f"table {table}: the run {run} is given twice, in {found[run, beta]} and {path}")
-        found[run, beta] = path
+        if method is not None and place[-4] != method:
+            raise Refusal(f"{path}: holds the method {method}. Delete it and run again.")
+        axis = method if beta is None else beta
+        if (run, axis) in found:
+            raise Refusal(f"table {table}: the run {run} is given twice, in {found[run, axis]} and {path}")
+        found[run, axis] = path
         parts.append(part)
         records.append(record)
-    betas = {beta for _, beta in found}
-    missing = [run for run in runs for beta in betas if (run, beta) not in found]
+    places = {axis for _, axis in found}
+    missing = [run for run in runs for axis in places if (run, axis) not in found]
     if missing:
         raise Refusal(f"table {table}: {len(missing)} runs of the grid are missing, first {missing[0]}")
     states = [record["states"] for record in records]

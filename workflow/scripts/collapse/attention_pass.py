@@ -7,8 +7,11 @@ import contextlib
 
 import torch
 
+from collapse.checkpoint import load_model
 from collapse.errors import Refusal
-from collapse.forward import modules_named, n_blocks
+from collapse.forward import device_name, modules_named, n_blocks, use_device
+from collapse.provenance import versions
+from collapse.states import StatesFile
 
 
 def run_attention(model, entry, ids, take):
@@ -55,3 +58,48 @@ def run_attention(model, entry, ids, take):
         model(input_ids=inputs, attention_mask=torch.ones_like(inputs))
     if calls != n_blocks(model):
         raise Refusal(f"{calls} blocks attended, the config says {n_blocks(model)}: see architectures.py")
+
+
+def model_attention(states, checkpoint, weights_hash, device, threads, take):
+    """Run the tokens of a states file through the weights that made it, handing over each block's attention.
+
+    Parameters
+    ----------
+    states : path
+        The states file: its token ids, and the hash of its weights.
+    checkpoint : path
+        Safetensors checkpoint with config.
+    weights_hash : str
+        Of the checkpoint, as its record says.
+    device : str
+        `cpu` or `cuda`.
+    threads : int
+        Threads of the forward pass and of the metrics.
+    take : callable
+        As for `run_attention`.
+
+    Returns
+    -------
+    dict
+        Device, dtype, attention implementation and versions of this pass.
+
+    Raises
+    ------
+    Refusal
+        If the weights are not those of the states.
+    """
+    file = StatesFile(states)
+    if file.metadata["weights_hash"] != weights_hash:
+        raise Refusal(
+            f"{states}: was made from weights {file.metadata['weights_hash']}, and {checkpoint} holds {weights_hash}. "
+            "Delete the states and run again."
+        )
+    use_device(device, threads)
+    model, entry = load_model(checkpoint, device)
+    run_attention(model, entry, file.tokens()["token_id"].to_pylist(), take)
+    return {
+        "device": device_name(device),
+        "dtype": "float32",
+        "implementation": model.config._attn_implementation,
+        "versions": versions("torch", "transformers", "safetensors"),
+    }

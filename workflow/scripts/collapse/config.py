@@ -75,6 +75,8 @@ class Grid:
     betas : dict
         Name in paths -> inverse temperature of the energy.
     metrics : list of str
+    methods : list of str
+        Methods of the projections.
     """
 
     sources: dict
@@ -82,6 +84,7 @@ class Grid:
     weights: dict
     betas: dict
     metrics: list
+    methods: list
 
     def runs(self):
         """Return every (model, weights slug, prompt), in the config's order."""
@@ -123,6 +126,7 @@ def load(config, repository):
     faults += _duplicates("prompts", config["prompts"])
     faults += _duplicates("weights", [w.slug for w in weights])
     faults += _duplicates("metrics", config["metrics"])
+    faults += _duplicates("projections.methods", config["projections"]["methods"])
     faults += _duplicates("energy.betas", [number_slug(beta) for beta in config["energy"]["betas"]])
     faults += [
         f"metrics: {name!r} is no metric; allowed: {', '.join(METRICS)}"
@@ -139,6 +143,7 @@ def load(config, repository):
         weights={w.slug: w for w in weights},
         betas={number_slug(beta): float(beta) for beta in config["energy"]["betas"]},
         metrics=config["metrics"],
+        methods=config["projections"]["methods"],
     )
 
 

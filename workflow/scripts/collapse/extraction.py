@@ -1,10 +1,7 @@
 """One run from checkpoint and prompt to a states file."""
 
-import torch
-
 from collapse import forward
 from collapse.checkpoint import load_model, load_tokenizer
-from collapse.errors import Refusal
 from collapse.prompts import read_prompt, token_limit, tokenize
 from collapse.provenance import versions
 from collapse.states import writing
@@ -36,9 +33,7 @@ def extract(run, checkpoint, weights_record, scheme, prompt, max_tokens, device,
     output : path
         The states file.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise Refusal("extraction.device is cuda and torch finds no GPU here: set it to cpu, or run where there is one")
-    torch.set_num_threads(threads)
+    forward.use_device(device, threads)
     text, prompt_hash = read_prompt(prompt)
     model, entry = load_model(checkpoint, device)
     tokenizer = load_tokenizer(checkpoint)
@@ -55,7 +50,7 @@ def extract(run, checkpoint, weights_record, scheme, prompt, max_tokens, device,
         "n_blocks": forward.n_blocks(model),
         "n_states": forward.n_states(model, entry),
         "is_causal": entry.is_causal,
-        "device": device if device == "cpu" else torch.cuda.get_device_name(),
+        "device": forward.device_name(device),
         "dtype": "float32",
         "attention": model.config._attn_implementation,
         "versions": versions("torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow"),

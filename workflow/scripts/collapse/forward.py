@@ -8,6 +8,18 @@ import torch
 from collapse.errors import Refusal
 
 
+def use_device(device, threads):
+    """Set torch's threads, and refuse a GPU that is not there."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Refusal("extraction.device is cuda and torch finds no GPU here: set it to cpu, or run where there is one")
+    torch.set_num_threads(threads)
+
+
+def device_name(device):
+    """Return the name under which files record a device."""
+    return device if device == "cpu" else torch.cuda.get_device_name()
+
+
 def n_blocks(model):
     """Return the number of block calls of one forward pass (a shared block is called once per layer)."""
     repeats = getattr(model.config, "inner_group_num", 1)

@@ -1,5 +1,7 @@
 """Run one metric over one states file: both token rules, every state, keys attached."""
 
+import math
+
 import numpy as np
 
 from collapse import tables
@@ -10,7 +12,7 @@ from collapse.token_rules import TOKEN_RULES
 RUN_KEYS = ("model", "weights", "scheme", "seed", "prompt")
 
 
-def measure(path, function, over, options, extra_keys=None, labels=None):
+def measure(path, function, over, options, extra_keys=None, labels=None, depths=None):
     """Yield what a metric says of each state of a run, with the keys of its row.
 
     Parameters
@@ -22,13 +24,16 @@ def measure(path, function, over, options, extra_keys=None, labels=None):
     over : str
         `layer`: function(H, **options) is called per state. `trajectory`: function(states, **options) is called once
         per token rule and yields once per state. `layer_labels`: function(H, labels, **options) per state. `labels`:
-        function(labels of all states, **options) like a trajectory.
+        function(labels of all states, **options) like a trajectory. `labels_per_token`: function(labels of all layers,
+        number of tokens, **options) once per token rule; the state after the final norm is no layer.
     options : dict
         Keyword arguments of the metric.
     extra_keys : dict, optional
         Further key columns (`beta`).
     labels : path, optional
         The run's table of cluster labels, for the metrics that need them.
+    depths : list of float in [0, 1], optional
+        Measure only the states nearest to these relative depths; of two equally near, the deeper.
 
     Yields
     ------
@@ -36,16 +41,53 @@ def measure(path, function, over, options, extra_keys=None, labels=None):
         The key columns, what the metric returned, and the mask of tokens it saw.
     """
     states = StatesFile(path)
-    run = {key: states.metadata[key] for key in RUN_KEYS}
     n_blocks = states.metadata["n_blocks"]
+    run = run_keys(states.metadata) | (extra_keys or {})
     clusters = cluster_labels(labels) if labels else {}
+    places = range(len(states)) if depths is None else places_at(states, depths)
     for rule in TOKEN_RULES:
-        mask, trajectory = states.mask(rule), states.trajectory(rule)
-        found = [clusters.get((rule, layer, stage)) for layer, stage in states.states]
+        mask = states.mask(rule)
+        found = [clusters.get((rule, *states.states[place])) for place in places]
+        if over == "labels_per_token":
+            layers = [own for own, (_, stage) in zip(found, states.states) if stage != "final_norm"]
+            yield run | {"tokens": rule}, function(layers, int(mask.sum()), **options), mask
+            continue
+        trajectory = (states.read(place)[mask].astype(np.float64) for place in places)
         results = _results(function, over, trajectory, found, options)
-        for (layer, stage), result in zip(states.states, results, strict=True):
-            keys = run | {"tokens": rule, "layer": layer, "stage": stage, "depth": layer / n_blocks}
-            yield keys | (extra_keys or {}), result, mask
+        for place, result in zip(places, results, strict=True):
+            yield run | {"tokens": rule} | layer_keys(*states.states[place], n_blocks), result, mask
+
+
+def rows_of(measured, table):
+    """Return the rows of a table from what `measure` yields.
+
+    A metric may return several rows per state: one per group, head or token, and the table of the last has a position.
+    """
+    per_token, rows = "position" in tables.columns(table), []
+    for keys, found, mask in measured:
+        found = found if isinstance(found, list) else [found]
+        if per_token:
+            positions = np.flatnonzero(mask).tolist()
+            found = [{"position": position} | row for position, row in zip(positions, found, strict=True)]
+        rows += [keys | row for row in found]
+    return rows
+
+
+def run_keys(metadata):
+    """Return the key columns that say which run a states file holds."""
+    return {key: metadata[key] for key in RUN_KEYS}
+
+
+def layer_keys(layer, stage, n_blocks):
+    """Return the key columns of one state."""
+    return {"layer": layer, "stage": stage, "depth": layer / n_blocks}
+
+
+def places_at(states, depths):
+    """Return the places in `states.states` of the layers nearest to relative depths, each once, in order of depth."""
+    n_blocks = states.metadata["n_blocks"]
+    layers = {math.floor(depth * n_blocks + 0.5) for depth in depths}
+    return [place for place, (layer, stage) in enumerate(states.states) if layer in layers and stage != "final_norm"]
 
 
 def _results(function, over, trajectory, labels, options):

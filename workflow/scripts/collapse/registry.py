@@ -1,62 +1,41 @@
-"""The metrics of this workflow: one entry each. See docs of `Metric` for what an entry says.
+"""The metrics and figures of this workflow.
 
-To add a metric: a module under collapse/metrics, an entry here, its columns in workflow/schemas/tables.yaml, and its
-name under `metrics` in the config.
+A metric is a module under collapse/metrics with a function of its own name, and a table in workflow/schemas/tables.yaml
+that describes its columns and says, under `metric`, how it is run. A figure is an entry in `FIGURES`.
 """
 
 from dataclasses import dataclass
 
+from collapse.tables import description
+
 
 @dataclass(frozen=True)
 class Metric:
-    """How the workflow runs one metric.
+    """How the workflow runs one metric: the `metric` entry of its table.
 
     Attributes
     ----------
-    function : str
-        Name of the function, in the module of the metric's name.
     over : str
-        `layer` or `trajectory`, see collapse.metrics; `layer_labels` or `labels` for metrics of clusters.
-    options : bool
-        Whether the config has a section of the metric's name, whose entries are the function's keyword arguments.
-    per_beta : bool
-        Whether it has the inverse temperature as one more axis: one file per beta, given as the keyword `beta`.
+        What its function is called with, and how often, see collapse.measure: `layer`, `trajectory`, `layer_labels`,
+        `labels`, `labels_per_token`; `attention`, see collapse.attention_tables; `groups`, see
+        collapse.attention_groups.
+    axis : str or None
+        One more axis, with one file each: `beta` or `method`, given to the function under that keyword.
     token_table : str or None
         Name of a second table with one row per token, if the metric yields labels.
-    packages : tuple of str
+    packages : list of str
         Libraries, beside numpy and pyarrow, whose versions belong in the record.
     """
 
-    function: str
-    over: str = "layer"
-    options: bool = False
-    per_beta: bool = False
+    over: str
+    axis: str | None = None
     token_table: str | None = None
     packages: tuple = ()
 
 
-METRICS = {
-    "inner_products": Metric("inner_products"),
-    "energy": Metric("energy", over="trajectory", options=True, per_beta=True),
-    "effective_rank": Metric("effective_rank"),
-    "cka": Metric("cka", over="trajectory"),
-    "nn_stability": Metric("nn_stability", over="trajectory"),
-    "clusters": Metric(
-        "clusters",
-        over="trajectory",
-        options=True,
-        token_table="cluster_labels",
-        packages=("hdbscan", "scikit-learn"),
-    ),
-    "pair_groups": Metric("pair_groups", over="layer_labels"),
-    "cluster_life": Metric("cluster_life", over="labels", options=True),
-    "spectral_k": Metric("spectral_k"),
-}
-
-
-def needs_labels(metric):
-    """Tell whether a metric reads the table of cluster labels."""
-    return metric.over in ("labels", "layer_labels")
+METRICS = {name: Metric(**spec["metric"]) for name, spec in description()["tables"].items() if "metric" in spec}
+# The options that each method of the projections uses.
+METHOD_OPTIONS = {"pca": (), "tsne": ("depths", "perplexity", "seed"), "umap": ("depths", "n_neighbors", "seed")}
 
 
 def module(name):

@@ -46,16 +46,38 @@ def identity_dynamics(H, beta, n_steps, is_causal):
     if not (math.isfinite(beta) and beta >= 0):
         raise Refusal(f"the inverse temperature beta must be a number from 0 on, found {beta!r}")
     X = on_sphere(H)
-    hidden = np.triu(np.ones((len(X), len(X)), dtype=bool), k=1) if is_causal else None
     yield X
     for _ in range(n_steps):
-        # Cosines are at most 1: with beta taken out of the exponent nothing overflows.
-        attention = np.exp(beta * (cosines(X) - 1.0))
-        if is_causal:
-            attention[hidden] = 0.0
-        attention /= attention.sum(axis=1, keepdims=True)
-        X = on_sphere(X + attention @ X)
+        X = on_sphere(X + identity_attention(X, beta, is_causal) @ X)
         yield X
+
+
+def identity_attention(X, beta, is_causal):
+    """Return the attention of particles, softmax of beta G over those that each may see (n x n; rows sum to 1).
+
+    Parameters
+    ----------
+    X : array, shape (n, d)
+        Unit rows.
+    beta : float
+        Inverse temperature, >= 0.
+    is_causal : bool
+        Whether particle i sees only j <= i.
+    """
+    # Cosines are at most 1: with beta taken out of the exponent nothing overflows.
+    attention = np.exp(beta * (cosines(X) - 1.0))
+    if is_causal:
+        attention[np.triu_indices(len(X), k=1)] = 0.0
+    return attention / attention.sum(axis=1, keepdims=True)
+
+
+def attention_of_states(path):
+    """Yield the attention by which each stored state of the theory's particles moves on, as (1, n, n): one head."""
+    file = StatesFile(path)
+    record = file.metadata
+    for place in range(record["n_blocks"]):
+        X = on_sphere(file.read(place))
+        yield identity_attention(X, record["beta"], record["is_causal"])[None]
 
 
 def identity_states(trained_states, weights, beta, output):

@@ -17,6 +17,9 @@ import numpy as np
 
 from collapse.attention import as_attention, uniform
 from collapse.errors import Undefined
+from collapse.geometry import nulls
+
+COLUMNS = ("received", "received_uniform")
 
 
 def attention_tokens(A, is_causal):
@@ -31,27 +34,30 @@ def attention_tokens(A, is_causal):
 
     Returns
     -------
-    (received, received_uniform)
-        Arrays of length n, in [0, n], each with mean 1.
+    list of dict
+        One row per token: `received` and `received_uniform` in [0, n], each with mean 1 over tokens, and `undefined`.
+        Both are null with fewer than two tokens, or where every token attends to itself alone.
 
     Raises
     ------
     Refusal
         If A is no attention under this mask.
-    Undefined
-        With fewer than two tokens, or where every token attends to itself alone.
 
     Examples
     --------
-    >>> received, received_uniform = attention_tokens([[[1, 0, 0], [1, 0, 0], [0, 1, 0]]], is_causal=True)
-    >>> received.tolist(), received_uniform.round(3).tolist()
-    ([1.5, 1.5, 0.0], [2.143, 0.857, 0.0])
+    >>> rows = attention_tokens([[[1, 0, 0], [1, 0, 0], [0, 1, 0]]], is_causal=True)
+    >>> [(row["received"], round(row["received_uniform"], 3)) for row in rows]
+    [(1.5, 2.143), (1.5, 0.857), (0.0, 0.0)]
     """
-    A = as_attention(A, is_causal)
-    n = A.shape[1]
-    if n < 2:
-        raise Undefined("1 token: no other token attends to it")
-    return _received(A.mean(axis=0)), _received(uniform(n, is_causal))
+    try:
+        A = as_attention(A, is_causal)
+        n = A.shape[1]
+        if n < 2:
+            raise Undefined("1 token: no other token attends to it")
+        found = _received(A.mean(axis=0)), _received(uniform(n, is_causal))
+    except Undefined as reason:
+        return [nulls(COLUMNS, reason) for _ in range(np.shape(A)[1])]
+    return [{"received": r, "received_uniform": u, "undefined": None} for r, u in zip(*map(np.ndarray.tolist, found))]
 
 
 def _received(A):

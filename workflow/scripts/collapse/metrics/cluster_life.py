@@ -79,7 +79,7 @@ def cluster_life(labels, count_tolerance, ari_tolerance):
     >>> [(row["merges"], row["mean_lifespan"]) for row in rows]
     [(None, 1.0), (1, 1.0)]
     """
-    layers = _layers(labels)
+    layers = same_tokens(labels)
     rows, counts = [], []
     before, ages, why_none = None, None, "no layer before the first"
     for current in layers:
@@ -97,24 +97,8 @@ def cluster_life(labels, count_tolerance, ari_tolerance):
         yield row if count is None else row | {"is_plateau": flag}
 
 
-def clustered_share(labels):
-    """Return, for each token, the share of layers in which it is in a cluster.
-
-    Parameters
-    ----------
-    labels : iterable of (array of int, shape (n,), or None)
-        As for `cluster_life`. Layers whose clusters are undefined are left out.
-
-    Returns
-    -------
-    array of float in [0, 1], shape (n,), or None
-        None if clusters are defined in no layer.
-    """
-    defined = [layer for layer in _layers(labels) if layer is not None]
-    return np.mean([layer != NOISE for layer in defined], axis=0) if defined else None
-
-
-def _layers(labels):
+def same_tokens(labels):
+    """Return the labels of each layer as arrays, None where they are undefined; other tokens are a Refusal."""
     layers = [None if layer is None else as_labels(layer) for layer in labels]
     sizes = sorted({len(layer) for layer in layers if layer is not None})
     if len(sizes) > 1:

@@ -44,15 +44,15 @@ ROUNDING = 1e-12
 COLUMNS = ("x", "y", "explained_variance_ratio", "neighbourhood")
 
 
-def projections(H, methods, seed, perplexity, n_neighbors):
+def projections(H, method, seed=0, perplexity=30, n_neighbors=15):
     """Project the tokens of one layer to the plane.
 
     Parameters
     ----------
     H : array, shape (n, d)
         Raw states.
-    methods : list of str
-        Of `METHODS`. A library is imported only for the method that needs it.
+    method : str
+        One of `METHODS`. A library is imported only for the method that needs it.
     seed : int
         Seed of t-SNE and UMAP, and of the small jitter of where they start.
     perplexity : float
@@ -63,28 +63,26 @@ def projections(H, methods, seed, perplexity, n_neighbors):
     Returns
     -------
     list of dict
-        For each method in turn, one per token in the order of H: `method`, `x`, `y`, `explained_variance_ratio` in
-        [0, 1] (PCA alone) and `neighbourhood` in tokens (t-SNE and UMAP alone), which are null without a reason for a
-        method that has none, and `undefined`.
+        One per token in the order of H: `method`, `x`, `y`, `explained_variance_ratio` in [0, 1] (PCA alone) and
+        `neighbourhood` in tokens (t-SNE and UMAP alone), which are null without a reason for a method that has none,
+        and `undefined`.
         `x` and `y` are null for a zero row, one token, tokens that all point the same way; for PCA where the axes are
         not unique; for t-SNE and UMAP with fewer than 7 tokens or where all are equally far apart.
 
     Raises
     ------
     Refusal
-        If a method is unknown, perplexity or n_neighbors is below 2, or H is no finite matrix.
+        If the method is unknown, perplexity or n_neighbors is below 2, or H is no finite matrix.
     """
-    unknown = [method for method in methods if method not in METHODS]
-    if unknown:
-        raise Refusal(f"no projection {unknown[0]!r}: use {', '.join(METHODS)}")
+    if method not in METHODS:
+        raise Refusal(f"no projection {method!r}: use {', '.join(METHODS)}")
     if not (perplexity >= 2 and n_neighbors >= 2):
         raise Refusal(f"perplexity and n_neighbors are at least 2, found {perplexity} and {n_neighbors}")
     try:
         gram = _centred_gram(H)
     except Undefined as reason:
-        return [{"method": method} | nulls(COLUMNS, reason) for method in methods for _ in range(len(H))]
-    settings = {"seed": seed, "perplexity": perplexity, "n_neighbors": n_neighbors}
-    return [row for method in methods for row in _rows(method, gram, settings)]
+        return [{"method": method} | nulls(COLUMNS, reason) for _ in range(len(H))]
+    return _rows(method, gram, {"seed": seed, "perplexity": perplexity, "n_neighbors": n_neighbors})
 
 
 def _centred_gram(H):
