@@ -5,6 +5,7 @@ near-collapse are where a formula that is right on clouds can lose its digits.
 """
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -151,7 +152,7 @@ def test_effective_rank_on_real_states(run):
 
 
 def test_cka_on_real_states(run):
-    for before, H, row in zip(run.layers, run.layers[1:], list(cka(run.layers))[1:], strict=True):
+    for (before, H), row in zip(pairwise(run.layers), list(cka(run.layers))[1:], strict=True):
         if row["cka_biased"] is None:
             assert "effective rank" in row["undefined"]
         else:
@@ -162,20 +163,28 @@ def test_cka_on_real_states(run):
 
 def test_nn_stability_on_real_states(run):
     found = list(nn_stability(run.layers))[1:]
-    for before, H, row in zip(run.layers, run.layers[1:], found, strict=True):
+    for (before, H), row in zip(pairwise(run.layers), found, strict=True):
         if row["nn_stability"] is not None and row["n_compared"] == len(H):
             same = [a == b for a, b in zip(test_nn_stability.nearest(before), test_nn_stability.nearest(H))]
             assert row["nn_stability"] == pytest.approx(np.mean(same))
 
 
 def test_clusters_on_real_states(run):
-    """The other library's HDBSCAN, which counts a token among its own neighbours."""
-    for H, labels in zip(run.layers, run.labels(), strict=True):
+    """The other library's HDBSCAN, which counts a token among its own neighbours, where row order has no say.
+
+    Mutual reachability makes ties of unequal distances, and each library breaks them in its own way.
+    """
+    compared = 0
+    for H in run.layers:
+        ((row, labels, _),) = clusters([H], 2, None, null_draws=1, row_orders=8, seed=0)
         distances = np.clip(1 - unit(H) @ unit(H).T, 0, 2)
         np.fill_diagonal(distances, 0)
         other = HDBSCAN(metric="precomputed", min_cluster_size=2, min_samples=3, copy=True).fit(distances).labels_
-        # Ties and rounding may move single tokens between the two.
-        assert test_cluster_life.slow_ari(list(labels), list(other)) > 0.9
+        assert row["mean_inner_product"] == pytest.approx(1 - distances[np.triu_indices(len(H), 1)].mean(), abs=1e-12)
+        if row["row_order_ari"] == 1:
+            assert test_cluster_life.slow_ari(list(labels), list(other)) > 0.9
+            compared += 1
+    assert compared
 
 
 def test_what_is_measured_on_clusters(run):
