@@ -5,6 +5,7 @@ import faulthandler
 import os
 import sys
 
+from collapse.atomic import no_room
 from collapse.errors import Refusal
 
 
@@ -15,6 +16,9 @@ def job(snakemake):
     A `Refusal` ends the job with its message alone; any other exception with its traceback. Both are in the log, which
     Snakemake shows when a job fails.
     """
+    # numba has no place for what it compiles where neither its package nor the home directory can be written.
+    os.environ.setdefault("NUMBA_CACHE_DIR", os.path.abspath(".snakemake/numba"))
+    terminal = os.dup(1), os.dup(2)
     with open(snakemake.log[0], "wb", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -22,6 +26,21 @@ def job(snakemake):
     sys.stdout.reconfigure(line_buffering=True)
     try:
         yield
-    except Refusal as refusal:
-        print(f"Refused: {refusal}", file=sys.stderr)
+    except Exception as error:
+        # What was printed did not fit, unless it is already a refusal.
+        refusal = error if isinstance(error, Refusal) else no_room(snakemake.log[0], error)
+        if refusal is None:
+            raise
+        _tell(f"Refused: {refusal}", terminal)
         sys.exit(1)
+
+
+def _tell(message, terminal):
+    """Print to the log, or, where that lies on the full disk too, to where Snakemake prints."""
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except OSError:
+        for standard, descriptor in zip((1, 2), terminal):
+            os.dup2(descriptor, standard)
+        # It is still in the buffer.
+        sys.stderr.flush()
