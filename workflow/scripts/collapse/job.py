@@ -36,11 +36,13 @@ def job(snakemake):
 
 
 def _tell(message, terminal):
-    """Print to the log, or, where that lies on the full disk too, to where Snakemake prints."""
+    """Write to the log, or, where that lies on the full disk too, to where Snakemake prints."""
+    line = f"{message}\n".encode(errors="backslashreplace")
     try:
-        print(message, file=sys.stderr, flush=True)
+        n_written = os.write(2, line)
     except OSError:
+        n_written = 0
+    if n_written < len(line):
         for standard, descriptor in zip((1, 2), terminal):
             os.dup2(descriptor, standard)
-        # It is still in the buffer.
-        sys.stderr.flush()
+        os.write(2, line)
