@@ -93,7 +93,10 @@ def read(path, table):
     data, record = _open(path)
     if (record or {}).get("table") != table or record.get("table_schema_version") != SCHEMA_VERSION:
         raise Refusal(f"{path}: is not a {table} table of schema version {SCHEMA_VERSION}. Delete it and run again.")
-    check(table, data, path)
+    try:
+        check(table, data, path)
+    except Refusal as refusal:
+        raise Refusal(f"{refusal}. Delete it and run again.") from refusal
     return data
 
 
