@@ -136,25 +136,25 @@ def cut_short(content):
     return content[: len(content) // 2]
 
 
-def with_a_bit_flipped(content):
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+def with_a_hole(content):
+    """As after a block of the disk was lost: both ends are right."""
+    third = len(content) // 3
+    return content[:third] + bytes(third) + content[2 * third :]
 
 
-@pytest.mark.parametrize("harm", [cut_short, with_a_bit_flipped])
 @pytest.mark.parametrize(("broken", "missing"), [(STATES, METRIC), (METRIC, TABLE), (TABLE, REPORT)])
-def test_a_broken_parquet_file_is_named_by_its_reader_with_what_to_do(project, small, broken, missing, harm):
+def test_a_broken_parquet_file_is_named_by_its_reader_with_what_to_do(project, small, broken, missing):
     path = project.root / broken
-    times = os.stat(path)
-    path.write_bytes(harm(path.read_bytes()))
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    content, times = path.read_bytes(), path.stat()
     (project.root / missing).unlink()
-    done = project.snakemake(missing)
-    assert done.returncode == 1
-    (told,) = [line for line in done.stdout.splitlines() if line.startswith("Refused: ")]
-    assert told.startswith(f"Refused: {broken}: cannot be read as parquet (")
-    assert "Delete it and run again." in done.stdout and "Traceback" not in done.stdout
-    assert not (project.root / missing).exists()
+    for harm in (cut_short, with_a_hole):
+        path.write_bytes(harm(content))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        done = project.snakemake(missing)
+        assert done.returncode == 1
+        assert done.stdout.count(f"Refused: {broken}: cannot be read as parquet (") == 1, done.stdout
+        assert "Delete it and run again." in done.stdout and "Traceback" not in done.stdout
+        assert not (project.root / missing).exists()
     path.unlink()
     require_made_again(project, small)
 
