@@ -10,10 +10,11 @@ REFUSE = "raise Refusal('x.parquet: found 1, expected 2')"
 FULL = "raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))"
 
 
-def run(body, log, **environment):
+def run(body, log, packages=None, **environment):
     """Run a job with a log in a process of its own; return its exit code and what the terminal got."""
     program = (
-        "import errno, os, sys, types\n"
+        "import errno, os, sys, sysconfig, types\n"
+        f"sysconfig.get_path = lambda _: {packages!r} or sysconfig.get_paths()['purelib']\n"
         "from collapse.errors import Refusal\n"
         "from collapse.job import job\n"
         "with job(types.SimpleNamespace(log=[sys.argv[1]])):\n"
@@ -67,6 +68,7 @@ def test_numba_has_a_place_where_neither_packages_nor_home_can_be_written_EM06(t
     environment = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
     environment |= {"NUMBA_CACHE_DIR": str(tmp_path / own)} if own else {}
     body = "import numba, collapse.reasons; numba.njit(cache=True)(collapse.reasons.reason_kind)"
-    code, told = run(body, tmp_path / "log", **environment)
+    # Root may write anywhere, but not where nothing is.
+    code, told = run(body, tmp_path / "log", "/nowhere", **environment)
     assert code == 0, (tmp_path / "log").read_text() + told
     assert list((tmp_path / (own or ".snakemake/numba")).iterdir())

@@ -27,6 +27,7 @@ def discard(checkpoint):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            # A job of another workflow uses it; that workflow discards it.
             return
         discarded = checkpoint.with_name(".discarded")
         remove(discarded)

@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import os
 import sys
+import sysconfig
 
 from collapse.atomic import no_room
 from collapse.errors import Refusal
@@ -16,8 +17,9 @@ def job(snakemake):
     A `Refusal` ends the job with its message alone; any other exception with its traceback. Both are in the log, which
     Snakemake shows when a job fails.
     """
-    # numba has no place for what it compiles where neither its package nor the home directory can be written.
-    os.environ.setdefault("NUMBA_CACHE_DIR", os.path.abspath(".snakemake/numba"))
+    # numba keeps what it compiles beside the packages, or else in the home directory, or else fails.
+    if not os.access(sysconfig.get_path("purelib"), os.W_OK):
+        os.environ.setdefault("NUMBA_CACHE_DIR", os.path.abspath(".snakemake/numba"))
     terminal = os.dup(1), os.dup(2)
     with open(snakemake.log[0], "wb", buffering=0) as log:
         os.dup2(log.fileno(), 1)
