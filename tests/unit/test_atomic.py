@@ -1,14 +1,20 @@
 """Files are either whole or absent, whatever happens while they are written."""
 
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from matplotlib.figure import Figure
 
-from collapse.atomic import replacing, write_text
+from collapse.atomic import no_room, replacing, write_text
+from collapse.errors import Refusal
 
 
 def names(directory):
@@ -140,6 +146,55 @@ def test_a_block_that_writes_nothing_is_an_error_and_leaves_the_old_file(tmp_pat
     with pytest.raises(FileNotFoundError), replacing(path):
         pass
     assert path.read_bytes() == b"old"
+
+
+def full(path, write):
+    """Refuse to write `path` because the disk is full: the device that always is stands for the temporary file."""
+    with pytest.raises(Refusal) as refusal, replacing(path) as temporary:
+        temporary.symlink_to("/dev/full")
+        write(temporary)
+    assert str(refusal.value).startswith(f"{path}: could not be written: No space left on device.")
+
+
+def write_states(path):
+    table = pa.table({"a": np.arange(100_000)})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+WRITERS = {
+    "text": lambda path: path.write_text("text", encoding="utf-8"),
+    "table": lambda path: pq.write_table(pa.table({"a": [1]}), path),
+    "states": write_states,
+    "svg": lambda path: Figure().savefig(path, format="svg"),
+    "png": lambda path: Figure().savefig(path, format="png"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_full_disk_is_refused_with_file_and_cause_and_leaves_the_old_file(tmp_path, writer):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    full(path, WRITERS[writer])
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_any_limit_of_room_is_one(tmp_path, reason):
+    with pytest.raises(Refusal, match=os.strerror(reason)), replacing(tmp_path / "file"):
+        # As safetensors has it.
+        raise RuntimeError(f"Error while serializing: I/O error: {os.strerror(reason)} (os error {reason})")
+
+
+def test_a_refusal_inside_keeps_its_words(tmp_path):
+    with pytest.raises(Refusal, match="^inner: could not be written: No space"), replacing(tmp_path / "outer"):
+        raise no_room("inner", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+
+def test_other_errors_are_no_matter_of_room(tmp_path):
+    with pytest.raises(PermissionError), replacing(tmp_path / "file"):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def test_text_is_utf8_byte_for_byte(tmp_path):

@@ -1,5 +1,6 @@
 """Models arrive whole, with the pinned contents, or not at all."""
 
+import errno
 import hashlib
 import json
 import os
@@ -369,6 +370,19 @@ def test_a_download_that_breaks_is_refused_with_how_to_provide_the_model(target,
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
     assert error.__name__ in target.refused(hub(revision="f" * 40), "hf download")
+
+
+def test_a_full_disk_of_the_cache_is_not_taken_for_that_of_the_results(target, cache, monkeypatch):
+    real = huggingface_hub.snapshot_download
+
+    def full(*args, local_files_only=False, **options):
+        if local_files_only:
+            return real(*args, local_files_only=True, **options)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
+    told = f"the Hugging Face cache {constants.HF_HUB_CACHE}: could not be written: No space left on device"
+    assert told in target.refused(hub(revision="f" * 40), told)
 
 
 # What pins a source

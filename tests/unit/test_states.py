@@ -258,6 +258,26 @@ def test_fewer_states_than_the_record_says_are_refused_when_written_or_when_read
         StatesFile(path)
 
 
+def everything(path):
+    file = StatesFile(path)
+    values = [file.read(index).tobytes() for index in range(len(file))]
+    return file.metadata, file.states, file.tokens().to_pylist(), file.mask("content").tolist(), values
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(path):
+    content, expected, n_refused = path.read_bytes(), everything(path), 0
+    for position in range(0, len(content), 7):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        try:
+            assert everything(path) == expected, position
+        except Refusal as refusal:
+            assert str(path) in str(refusal) and "Delete it and run again" in str(refusal)
+            n_refused += 1
+    assert n_refused > 0.5 * len(content) / 7
+
+
 def test_a_missing_file_is_refused(tmp_path):
     refused(tmp_path / "p.parquet")
 

@@ -343,6 +343,24 @@ def test_a_table_cut_short_is_refused(tmp_path, kept):
     not_read(path, "nn_stability")
 
 
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
+    path = tmp_path / "t.parquet"
+    tables.write(path, "nn_stability", [nn()], {"versions": {"numpy": "2.4.6"}})
+    content, n_refused = path.read_bytes(), 0
+    expected = tables.read(path, "nn_stability").to_pylist(), tables.record(path)
+    for position in range(0, len(content), 3):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        try:
+            found = tables.read(path, "nn_stability").to_pylist(), tables.record(path)
+            assert found == expected, position
+        except Refusal as refusal:
+            assert str(path) in str(refusal) and "Delete it and run again" in str(refusal)
+            n_refused += 1
+    assert n_refused > 0.5 * len(content) / 3
+
+
 def test_a_missing_file_and_a_foreign_file_are_refused(tmp_path):
     not_read(tmp_path / "t.parquet", "nn_stability")
     pq.write_table(pa.table({"layer": [1]}), tmp_path / "t.parquet")

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from faults import make_small
 from filelock import FileLock
 from project import Project
 from tiny_models import make_model, pins
@@ -35,6 +36,19 @@ def finished(shared, tiny_gpt2):
             output.write_text(json.dumps([done.returncode, done.stdout]))
     code, project.output = json.loads(output.read_text())
     assert code == 0, project.output
+    return project
+
+
+@pytest.fixture(scope="session")
+def small(finished, shared):
+    """One prompt, three weights and one metric per rule, run to the report: what faults are compared with. Copy it."""
+    project = Project(shared / "small" / "project")
+    with FileLock(shared / "small.lock"):
+        if not project.root.exists():
+            finished.copy(project.root)
+            make_small(project)
+            done = project.snakemake()
+            assert done.returncode == 0, done.stdout
     return project
 
 

@@ -71,11 +71,26 @@ class Project:
     def write_config(self, config):
         self.config_path.write_text(yaml.safe_dump(config, sort_keys=False))
 
-    def snakemake(self, *arguments, config=None):
-        """Run snakemake here with 2 cores; return the finished process with all output in `stdout`."""
+    def command(self, *arguments, config=None):
+        """Return the command that runs snakemake with 2 cores."""
         command = [sys.executable, "-m", "snakemake", *arguments, "--cores", "2"]
-        command += ["--configfile", config or self.config_path.name]
-        return subprocess.run(command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return [*command, "--configfile", config or self.config_path.name]
+
+    def snakemake(self, *arguments, config=None):
+        """Run snakemake here; return the finished process with all output in `stdout`."""
+        return self.run(self.command(*arguments, config=config))
+
+    def run(self, command, **options):
+        """Run a command here; return the finished process with all output in `stdout`."""
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | options
+        return subprocess.run(command, cwd=self.root, **options)
+
+    def start(self, *arguments):
+        """Start snakemake here, in a process group of its own; its output goes to the file `output.txt`."""
+        with open(self.root / "output.txt", "w") as output:
+            return subprocess.Popen(
+                self.command(*arguments), cwd=self.root, stdout=output, stderr=output, start_new_session=True
+            )
 
     def planned(self, *arguments, config=None):
         """Return {rule: number of jobs} that a dry run plans; empty where there is nothing to do."""

@@ -144,16 +144,6 @@ def test_a_failing_job_shows_its_traceback_and_keeps_it_in_its_log(changed):
     assert "ZeroDivisionError" in done.stdout
 
 
-def test_a_states_file_cut_short_is_named_with_what_to_do(changed):
-    path = changed.root / "results/states/tiny/trained/fox.parquet"
-    path.write_bytes(path.read_bytes()[:-20])
-    done = changed.snakemake("results/metrics/cka/tiny/trained/fox.parquet", "--forcerun", "metric")
-    assert done.returncode == 1
-    assert "results/states/tiny/trained/fox.parquet: cannot be read as parquet" in done.stdout
-    assert "Delete it and run again" in done.stdout
-    assert "Traceback" not in (changed.root / "results/logs/metrics/cka/tiny/trained/fox.log").read_text()
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
 def test_a_local_model_that_changed_after_it_was_fetched_is_refused(changed, tiny_gpt2, tmp_path, name):
     own = tmp_path / "own"

@@ -1,16 +1,20 @@
 import os
 import re
-import shutil
 import sys
 
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 
 from collapse.codehash import code_hash
 from collapse.config import TRAINED, load
+from collapse.drawn import discard
 from collapse.errors import Refusal
+from collapse.lock import explanation
 from collapse.outdated import describe, outdated
 from collapse.registry import FIGURES, METHOD_OPTIONS, METRICS, module
 from collapse.tables import description_hash, type_hash
+
+if workflow.is_main_process and (locked := explanation(sys.argv)):
+    print(locked, file=sys.stderr)
 
 # Relative, so that a checkout that moves with its results reruns nothing.
 REPOSITORY = os.path.relpath(workflow.basedir)
@@ -81,5 +85,4 @@ def discard_drawn_weights():
     """Remove checkpoints that a seed draws again; their records stay."""
     for model in GRID.sources:
         for slug in slugs(lambda weights: weights.is_drawn):
-            shutil.rmtree(CHECKPOINT.format(model=model, weights=slug), ignore_errors=True)
-            Path(f"results/weights/{model}/{slug}/.drawing").unlink(missing_ok=True)
+            discard(CHECKPOINT.format(model=model, weights=slug))

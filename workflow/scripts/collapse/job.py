@@ -4,7 +4,9 @@ import contextlib
 import faulthandler
 import os
 import sys
+import sysconfig
 
+from collapse.atomic import no_room
 from collapse.errors import Refusal
 
 
@@ -15,6 +17,10 @@ def job(snakemake):
     A `Refusal` ends the job with its message alone; any other exception with its traceback. Both are in the log, which
     Snakemake shows when a job fails.
     """
+    # numba keeps what it compiles beside the packages, or else in the home directory, or else fails.
+    if not os.access(sysconfig.get_path("purelib"), os.W_OK):
+        os.environ.setdefault("NUMBA_CACHE_DIR", os.path.abspath(".snakemake/numba"))
+    terminal = os.dup(1), os.dup(2)
     with open(snakemake.log[0], "wb", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -22,6 +28,23 @@ def job(snakemake):
     sys.stdout.reconfigure(line_buffering=True)
     try:
         yield
-    except Refusal as refusal:
-        print(f"Refused: {refusal}", file=sys.stderr)
+    except Exception as error:
+        # What was printed did not fit, unless it is already a refusal.
+        refusal = error if isinstance(error, Refusal) else no_room(snakemake.log[0], error)
+        if refusal is None:
+            raise
+        _tell(f"Refused: {refusal}", terminal)
         sys.exit(1)
+
+
+def _tell(message, terminal):
+    """Write to the log, or, where that lies on the full disk too, to where Snakemake prints."""
+    line = f"{message}\n".encode(errors="backslashreplace")
+    try:
+        n_written = os.write(2, line)
+    except OSError:
+        n_written = 0
+    if n_written < len(line):
+        for standard, descriptor in zip((1, 2), terminal):
+            os.dup2(descriptor, standard)
+        os.write(2, line)

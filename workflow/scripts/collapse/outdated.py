@@ -33,7 +33,7 @@ def outdated(folder):
     for path in sorted(Path(folder).glob("*.parquet")):
         try:
             record = unpack(pq.read_schema(path).metadata) or {}
-        except (pa.ArrowInvalid, OSError):
+        except (pa.ArrowException, OSError, ValueError):
             continue
         _compare(found, path.stem, record.get("versions"))
         _compare(found, STATES, record.get("states", {}).get("versions"))

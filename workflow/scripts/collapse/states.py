@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from collapse.atomic import replacing
 from collapse.errors import Refusal
+from collapse.parquet import readable
 from collapse.provenance import pack, unpack
 from collapse.token_rules import token_mask
 
@@ -115,16 +116,15 @@ class StatesFile:
     Raises
     ------
     Refusal
-        If the file is cut short, is no states table, or has a schema version that this code does not know.
+        If the file is cut short or has changed on the disk, is no states table, or has a schema version that this
+        code does not know.
     """
 
     def __init__(self, path):
         self.path = path
-        try:
+        with readable(path):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise Refusal(f"{path}: cannot be read as parquet ({error}). Delete it and run again.") from error
-        self.metadata = unpack(self._file.schema_arrow.metadata)
+            self.metadata = unpack(self._file.schema_arrow.metadata)
         version = (self.metadata or {}).get("schema_version")
         if version != SCHEMA_VERSION:
             raise Refusal(
@@ -143,20 +143,19 @@ class StatesFile:
 
     def tokens(self):
         """Return the token columns (one row per token) as a pyarrow.Table."""
-        return self._file.read_row_group(0, columns=list(TOKEN_COLUMNS))
+        return self._read(0, list(TOKEN_COLUMNS))
 
     def mask(self, rule):
         """Return the boolean mask of the tokens that a token rule keeps."""
-        flags = self._file.read_row_group(0, columns=["is_first", "is_special"])
+        flags = self._read(0, ["is_first", "is_special"])
         return token_mask(rule, flags["is_first"].to_numpy(), flags["is_special"].to_numpy())
 
     def read(self, index):
         """Return the state at `index` of `states`, as float32 of shape (n, d)."""
-        column = self._file.read_row_group(index, columns=["state"])["state"].combine_chunks()
-        n, d = self.metadata["n_tokens"], self.metadata["dimension"]
-        if len(column) != n or column.null_count:
-            raise Refusal(f"{self.path}: state {index} has {len(column)} rows for {n} tokens. Delete it and run again.")
-        return column.values.to_numpy().reshape(n, d)
+        column = self._read(index, ["state"])["state"].combine_chunks()
+        if column.null_count:
+            raise Refusal(f"{self.path}: state {index} has {column.null_count} nulls. Delete it and run again.")
+        return column.values.to_numpy().reshape(len(column), self.metadata["dimension"])
 
     def trajectory(self, rule):
         """Yield every state in order of depth as float64, restricted to the tokens that `rule` keeps."""
@@ -165,5 +164,13 @@ class StatesFile:
             yield self.read(index)[keep].astype(np.float64)
 
     def _layer_and_stage(self, group):
-        first = self._file.read_row_group(group, columns=["layer", "stage"]).slice(0, 1).to_pylist()[0]
+        first = self._read(group, ["layer", "stage"]).slice(0, 1).to_pylist()[0]
         return first["layer"], first["stage"]
+
+    def _read(self, group, columns):
+        with readable(self.path):
+            found = self._file.read_row_group(group, columns=columns)
+        n = self.metadata["n_tokens"]
+        if len(found) != n:
+            raise Refusal(f"{self.path}: state {group} has {len(found)} rows for {n} tokens. Delete it and run again.")
+        return found

@@ -16,6 +16,7 @@ import yaml
 
 from collapse.atomic import replacing
 from collapse.errors import Refusal
+from collapse.parquet import readable
 from collapse.provenance import pack, unpack
 
 SCHEMA_VERSION = 1
@@ -87,18 +88,22 @@ def read(path, table):
     Raises
     ------
     Refusal
-        If the file is cut short, is another table, or does not match the description.
+        If the file is cut short or has changed on the disk, is another table, or does not match the description.
     """
     data, record = _open(path)
     if (record or {}).get("table") != table or record.get("table_schema_version") != SCHEMA_VERSION:
         raise Refusal(f"{path}: is not a {table} table of schema version {SCHEMA_VERSION}. Delete it and run again.")
-    check(table, data, path)
+    try:
+        check(table, data, path)
+    except Refusal as refusal:
+        raise Refusal(f"{refusal}. Delete it and run again.") from refusal
     return data
 
 
 def record(path):
     """Return the provenance stored in a table."""
-    return unpack(pq.read_schema(path).metadata)
+    with readable(path):
+        return unpack(pq.read_schema(path).metadata)
 
 
 def check(table, data, where):
@@ -158,8 +163,5 @@ def _from_rows(table, rows):
 
 
 def _open(path):
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return file.read(), unpack(file.schema_arrow.metadata)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise Refusal(f"{path}: cannot be read as parquet ({error}). Delete it and run again.") from error
+    with readable(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        return file.read(), unpack(file.schema_arrow.metadata)

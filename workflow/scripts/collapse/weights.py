@@ -23,6 +23,7 @@ from safetensors.numpy import save_file
 from collapse.architectures import HEADS, architecture, fused_parts
 from collapse.atomic import replacing, write_text
 from collapse.checkpoint import as_float32, content_hash, convert_gguf, frobenius, model_type, tensors, weights_hash
+from collapse.drawn import keep
 from collapse.errors import Refusal
 from collapse.files import WEIGHT_SUFFIXES, file_record, sha256_of
 
@@ -126,7 +127,7 @@ def restore(record, trained_checkpoint, trained_record, checkpoint):
     """Return the checkpoint that a record describes, drawing it again where it was discarded.
 
     Snakemake's `temp` would do this by rerunning the rule, and with it every other run of the same weights. Two jobs
-    may come here at once: one draws, the other waits.
+    may come here at once: one draws, the other waits. The checkpoint stays while this process lives.
 
     Raises
     ------
@@ -134,6 +135,7 @@ def restore(record, trained_checkpoint, trained_record, checkpoint):
         If the new draw is not the recorded one (another numpy?).
     """
     checkpoint = Path(checkpoint)
+    keep(checkpoint)
     with open(checkpoint.parent / ".drawing", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not checkpoint.exists():
