@@ -16,8 +16,8 @@ rule metric:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metric=lambda wildcards: metric_parameters(wildcards.metric),
         options=lambda wildcards: metric_options(wildcards.metric),
@@ -42,8 +42,8 @@ rule metric_at_beta:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metric=lambda wildcards: metric_parameters(wildcards.metric),
         options=lambda wildcards: metric_options(wildcards.metric),
@@ -68,8 +68,8 @@ rule clusters:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1500,
-        runtime=60,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metric=metric_parameters("clusters"),
         options=metric_options("clusters"),
@@ -95,8 +95,8 @@ rule metric_of_clusters:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metric=lambda wildcards: metric_parameters(wildcards.metric),
         options=lambda wildcards: metric_options(wildcards.metric),
