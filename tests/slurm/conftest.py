@@ -29,6 +29,9 @@ def finished(cluster, tmp_path_factory):
     config["metrics"] = ["energy", "clusters", "cluster_life"]
     config["energy"]["betas"] = [2]
     project.write_config(config)
+    # On the login node, as docs/cluster.md says; from here on no job needs the network.
+    fetched = project.snakemake("--until", "fetch")
+    assert fetched.returncode == 0, fetched.stdout
     project.plan = project.planned()
     project.submission = Submission(cluster, project).wait()
     assert project.submission.code == 0, project.submission.output()

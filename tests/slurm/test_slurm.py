@@ -16,9 +16,9 @@ def before_energy(project, statement):
     project.edit(ENERGY, f'{first}"no layer before the first', f'    {statement}\n{first}"no layer before the first')
 
 
-def test_slurm_runs_every_job_but_the_fetch_to_the_report(finished):
+def test_after_the_fetch_slurm_runs_every_job_to_the_report(finished):
     submission, plan = finished.submission, dict(finished.plan)
-    assert submission.local_rules() == {"all": plan.pop("all"), "fetch": plan.pop("fetch")}
+    assert submission.local_rules() == {"all": plan.pop("all")}
     assert submission.rules() == plan
     assert {job["state"] for job in submission.jobs} == {"COMPLETED"}
     assert "The report is at results/report/index.html" in submission.output()
