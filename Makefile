@@ -1,4 +1,4 @@
-# make demo: from a fresh clone to results/report/index.html.    make test: every test.    make lint: style.
+# make demo: from a clone to results/report/index.html. make test: tests. make test-slurm: on a SLURM. make lint: style.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -6,7 +6,7 @@ SHELL := bash
 BIN := .venv/bin
 REPORT := results/report/index.html
 
-.PHONY: help demo test lint format
+.PHONY: help demo test test-slurm lint format
 
 help:
 	@sed -n '1s/^# //p' Makefile
@@ -17,6 +17,20 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/python -m pytest
+
+# The daemons are the tests' own; the packages are all that they need of the machine.
+test-slurm: .venv/installed
+	@export PATH="$$PATH:/usr/sbin"; \
+	for program in munged slurmctld slurmd sbatch; do \
+	    if ! command -v "$$program" > /dev/null; then \
+	        if [ "$$(id -u)" = 0 ]; then sudo=""; else sudo="sudo -n"; fi; \
+	        if ! { $$sudo apt-get update -q && $$sudo apt-get install -q -y slurm-wlm munge; }; then \
+	            echo "There is no $$program here. Install the packages slurm-wlm and munge, then run make again." >&2; exit 1; \
+	        fi; \
+	        break; \
+	    fi; \
+	done
+	$(BIN)/python -m pytest -n 0 tests/slurm
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ if not workflow.overwrite_configfiles:
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/common_metrics.smk"
+include: "workflow/rules/common_resources.smk"
 include: "workflow/rules/common_figures.smk"
 include: "workflow/rules/weights.smk"
 include: "workflow/rules/extract.smk"

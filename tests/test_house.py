@@ -33,19 +33,38 @@ def working_rules():
     for path in RULES:
         for name, body in re.findall(r"^rule (\w+):\n((?:(?:    .*)?\n)+)", path.read_text(), flags=re.MULTILINE):
             if "script:" in body:
-                yield pytest.param(body, id=f"{path.stem}-{name}")
+                yield pytest.param(name, body, id=f"{path.stem}-{name}")
 
 
-@pytest.mark.parametrize("body", list(working_rules()))
-def test_every_rule_has_log_benchmark_threads_and_memory(body):
+@pytest.mark.parametrize(("name", "body"), list(working_rules()))
+def test_every_rule_has_log_benchmark_threads_and_memory(name, body):
     for directive in ("log:", "benchmark:", "threads:", "mem_mb=", "runtime=", "code="):
         assert directive in body
 
 
-def test_no_profile_keeps_what_a_failed_job_left():
+@pytest.mark.parametrize(("name", "body"), list(working_rules()))
+def test_what_a_cluster_kills_asks_for_more_at_the_next_attempt(name, body):
+    assert "localrule: True" in body or not re.search(r"(mem_mb|runtime)=\d", body)
+
+
+@pytest.mark.parametrize(("name", "body"), list(working_rules()))
+def test_jobs_of_single_runs_are_submitted_together_and_those_of_the_whole_grid_alone(name, body):
+    """A group in which a job waits for the whole grid takes a time to plan that is quadratic in the grid."""
+    assert ("{RUN}" in body or name == "draw_figure") == (name in profile("slurm")["groups"])
+
+
+def profile(name):
+    return yaml.safe_load((REPOSITORY / f"profiles/{name}/profile.yaml").read_text())
+
+
+def test_on_a_cluster_a_change_reruns_what_it_reruns_here():
+    assert profile("default").items() <= profile("slurm").items()
+
+
+@pytest.mark.parametrize("name", ["default", "slurm"])
+def test_no_profile_keeps_what_a_failed_job_left(name):
     """SM05: with keep-incomplete, the next run would take a failed job's partial file for a whole one."""
-    for path in (REPOSITORY / "profiles").glob("*/profile.yaml"):
-        assert "keep-incomplete" not in yaml.safe_load(path.read_text())
+    assert "keep-incomplete" not in profile(name)
 
 
 def test_every_wildcard_is_constrained():

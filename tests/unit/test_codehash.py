@@ -40,7 +40,7 @@ class Copy:
 
     @staticmethod
     def _forget():
-        for function in (codehash._closure, codehash._tree, codehash._imports, codehash._tree_hash):
+        for function in (codehash.code_hash, codehash._closure, codehash._tree, codehash._imports, codehash._tree_hash):
             function.cache_clear()
 
 

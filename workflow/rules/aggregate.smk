@@ -16,8 +16,8 @@ rule aggregate:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=30,
+        mem_mb=grows(2000),
+        runtime=grows(30),
     params:
         table="{table}",
         runs=["/".join(run) for run in GRID.runs()],
@@ -40,8 +40,8 @@ rule runs_table:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=grows(1000),
+        runtime=grows(30),
     params:
         code=code_hash("runs_table.py"),
         columns=type_hash("runs"),

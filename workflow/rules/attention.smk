@@ -21,7 +21,7 @@ rule attention:
     threads: config["extraction"]["threads"]
     resources:
         mem_mb=model_memory,
-        runtime=120,
+        runtime=attention_minutes,
         gpu=int(config["extraction"]["device"] == "cuda"),
     params:
         checkpoint=CHECKPOINT,
@@ -49,8 +49,8 @@ rule identity_attention:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=60,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metrics=[metric_parameters(metric) for metric in attention_metrics()],
         options={metric: metric_options(metric) for metric in attention_metrics()},

@@ -75,12 +75,6 @@ def weights_definition(wildcards):
     }
 
 
-def model_memory(wildcards, input, attempt):
-    """Megabytes for a job that holds a model, from the size of its files; more at each retry."""
-    files = sum(path.stat().st_size for path in Path(input[0]).iterdir())
-    return int(attempt * (1500 + 1.5 * files / 1e6))
-
-
 def discard_drawn_weights():
     """Remove checkpoints that a seed draws again; their records stay."""
     for model in GRID.sources:

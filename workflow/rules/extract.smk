@@ -21,7 +21,7 @@ rule extract:
     threads: config["extraction"]["threads"]
     resources:
         mem_mb=model_memory,
-        runtime=60,
+        runtime=grows(20),
         gpu=int(config["extraction"]["device"] == "cuda"),
     params:
         run=lambda wildcards: dict(model=wildcards.model, weights=wildcards.weights, prompt=wildcards.prompt),
@@ -49,8 +49,8 @@ rule identity_states:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=grows(1000),
+        runtime=grows(5),
     params:
         weights=lambda wildcards: wildcards.weights,
         beta=lambda wildcards: GRID.weights[wildcards.weights].beta,

@@ -16,8 +16,8 @@ rule metric:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metric=lambda wildcards: metric_parameters(wildcards.metric),
         options=lambda wildcards: metric_options(wildcards.metric),
@@ -42,8 +42,8 @@ rule metric_at_beta:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metric=lambda wildcards: metric_parameters(wildcards.metric),
         options=lambda wildcards: metric_options(wildcards.metric),
@@ -68,8 +68,8 @@ rule projections:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1500,
-        runtime=60,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metric=metric_parameters("projections"),
         options=lambda wildcards: metric_options("projections", wildcards.method),
@@ -94,8 +94,8 @@ rule clusters:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1500,
-        runtime=60,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metric=metric_parameters("clusters"),
         options=metric_options("clusters"),
@@ -121,8 +121,8 @@ rule metric_of_clusters:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metric=lambda wildcards: metric_parameters(wildcards.metric),
         options=lambda wildcards: metric_options(wildcards.metric),
@@ -147,8 +147,8 @@ rule attention_received:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=metric_memory,
+        runtime=metric_minutes,
     params:
         metric=metric_parameters("attention_received"),
         code=metric_code("attention_received", "attention_received.py"),

@@ -18,8 +18,8 @@ rule draw_figure:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=30,
+        mem_mb=grows(2000),
+        runtime=grows(10),
     params:
         figure=lambda wildcards: figure_parameters(wildcards.figure),
         code=lambda wildcards: figure_code(wildcards.figure),

@@ -17,8 +17,8 @@ rule write_report:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=30,
+        mem_mb=grows(2000),
+        runtime=grows(30),
     params:
         config=config,
         figures=figure_questions(),

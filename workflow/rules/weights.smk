@@ -42,7 +42,7 @@ rule trained_weights:
     threads: 1
     resources:
         mem_mb=model_memory,
-        runtime=60,
+        runtime=grows(60),
     params:
         code=code_hash("trained_weights.py"),
     script:
@@ -68,7 +68,7 @@ rule draw_weights:
     threads: 1
     resources:
         mem_mb=model_memory,
-        runtime=60,
+        runtime=grows(60),
     params:
         checkpoint=CHECKPOINT,
         seed=lambda wildcards: GRID.weights[wildcards.weights].seed,

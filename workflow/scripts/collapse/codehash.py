@@ -16,6 +16,7 @@ SCRIPTS = Path(__file__).resolve().parent.parent
 NO_RESULT = ("collapse.job",)
 
 
+@cache
 def code_hash(*sources):
     """Hash the code behind `sources`.
 
