@@ -33,14 +33,16 @@ def require_made_again(project, small):
 # A full disk
 
 JOB = "workflow/scripts/collapse/job.py"
-NO_FILES = "    import resource\n\n    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
+NO_LARGE_FILES = (
+    "    import resource\n\n    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
+)
 
 
 class SmallDisk(Project):
     """A project whose results lie on a disk of 16 MB, which can be filled.
 
     The disk is a tmpfs in a namespace of users and mounts, which any user may make on most machines. In most containers
-    nobody may; there, jobs get the next best: a limit of 0 bytes on the files they write.
+    nobody may; there, jobs get the next best: a limit of 1000 bytes on the files they write.
     """
 
     def __init__(self, root, enter):
@@ -64,18 +66,20 @@ class SmallDisk(Project):
                 while True:
                     ballast.write(bytes(4096))
         else:
-            self.edit(JOB, "    faulthandler.enable()\n", NO_FILES)
+            self.edit(JOB, "    faulthandler.enable()\n", NO_LARGE_FILES)
 
     def make_room(self):
         if self.enter:
             (self.inside.root / "results/ballast").unlink()
         else:
-            self.edit(JOB, NO_FILES, "    faulthandler.enable()\n")
+            self.edit(JOB, NO_LARGE_FILES, "    faulthandler.enable()\n")
 
 
 @pytest.fixture
 def on_small_disk(project):
-    script = 'mv "$1" "$1.before"; mkdir "$1"; mount -t tmpfs -o size=16m tmpfs "$1"; cp -a "$1.before/." "$1"'
+    script = 'mkdir -p "$1.disk"; mount -t tmpfs -o size=16m tmpfs "$1.disk"; cp -a "$1/." "$1.disk"; '
+    # Last, so that nothing has changed where no mount is allowed.
+    script += 'mount --bind "$1.disk" "$1"'
     for unshare, nsenter in (
         (["--user", "--map-root-user"], ["--user", "--preserve-credentials"]),
         # Root, where nobody may make a namespace of users.

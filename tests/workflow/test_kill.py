@@ -66,18 +66,20 @@ def test_a_lock_left_behind_is_explained_with_the_command_that_clears_it(small, 
     require_same(project, small)
 
 
-def redo_one_run(project):
-    """Take away the states of drawn weights and the tables: one draw, one extraction, its metrics and all tables."""
-    (project.root / "results/states/tiny/norm-matched-s0/fox.parquet").unlink()
-    for table in (project.root / "results/tables").iterdir():
-        table.unlink()
+# Asks for one extraction, with a draw, and one metric.
+METRIC = "results/metrics/spectral_k/tiny/norm-matched-s0/fox.parquet"
+
+
+def delete_states_and_metric(project):
+    for path in ("results/states/tiny/norm-matched-s0/fox.parquet", METRIC):
+        (project.root / path).unlink()
 
 
 def test_a_killed_job_is_named_and_leaves_nothing_and_no_lock(small, tmp_path):
     project = small.copy(tmp_path / "project")
-    redo_one_run(project)
+    delete_states_and_metric(project)
     for script in ("extract", "metric"):
-        running = project.start("tables")
+        running = project.start(METRIC)
         victims = wait_for(lambda script=script, group=running.pid: of_script(script, group), running)
         os.kill(victims[0], signal.SIGKILL)
         assert running.wait() == 1
@@ -85,9 +87,9 @@ def test_a_killed_job_is_named_and_leaves_nothing_and_no_lock(small, tmp_path):
         assert f"Error in rule {script}" in output
         require_whole(project)
         assert not list((project.root / ".snakemake/locks").glob("*"))
-    done = project.snakemake("tables")
+    done = project.snakemake(METRIC)
     assert done.returncode == 0, done.stdout
-    assert project.planned("tables") == {}
+    assert project.planned(METRIC) == {}
     require_same(project, small)
 
 
@@ -97,16 +99,16 @@ def of_script(script, group):
 
 def test_jobs_that_outlive_a_killed_snakemake_harm_nothing(small, tmp_path):
     project = small.copy(tmp_path / "project")
-    redo_one_run(project)
-    running = project.start("tables")
+    delete_states_and_metric(project)
+    running = project.start(METRIC)
     wait_for(lambda: of_script("extract", running.pid), running)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     assert of_script("extract", running.pid)
     assert project.snakemake("--unlock").returncode == 0
-    done = project.snakemake("tables")
+    done = project.snakemake(METRIC)
     assert done.returncode == 0, done.stdout
     while jobs(running.pid):
         time.sleep(0.1)
     require_same(project, small)
-    assert project.planned("tables") == {}
+    assert project.planned(METRIC) == {}
