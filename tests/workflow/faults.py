@@ -12,7 +12,8 @@ from safetensors import safe_open
 from collapse import tables
 from collapse.states import StatesFile
 
-TABLES = {"runs", "energy", "spectral_k", "clusters", "cluster_labels", "cluster_life"}
+METRICS = ["energy", "spectral_k", "clusters", "cluster_life", "projections", "attention_tokens", "attention_received"]
+TABLES = {"runs", "cluster_labels", *METRICS}
 
 
 def make_small(project):
@@ -24,8 +25,10 @@ def make_small(project):
         {"scheme": "norm-matched", "seeds": [0]},
         {"scheme": "identity", "betas": [1]},
     ]
-    config["metrics"] = ["energy", "spectral_k", "clusters", "cluster_life"]
+    config["metrics"] = METRICS
     config["energy"] = {"betas": [2]}
+    # umap would compile for ten seconds in every job.
+    config["projections"] = {"methods": ["pca"]}
     project.write_config(config)
 
 
