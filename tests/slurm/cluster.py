@@ -88,8 +88,8 @@ class Cluster:
         return subprocess.run(command, env=self.env, check=True, capture_output=True, text=True).stdout
 
     def jobs(self):
-        """Return every job ever submitted, by id: its state, partition, memory, what it asked for, and its name."""
-        fields = {"id": "%i", "state": "%T", "partition": "%P", "memory": "%m", "gres": "%b", "comment": "%k"}
+        """Return every job ever submitted, by id: its state, partition, memory, and what it is."""
+        fields = {"id": "%i", "state": "%T", "partition": "%P", "memory": "%m", "comment": "%k"}
         lines = self.run("squeue", "--states=all", "--noheader", "--format=" + "|".join(fields.values())).splitlines()
         jobs = [dict(zip(fields, line.split("|"), strict=True)) for line in lines]
         return {int(job["id"]): job for job in jobs}

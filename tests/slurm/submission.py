@@ -1,6 +1,7 @@
 """Snakemake, run on a cluster through the profile as a user runs it."""
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +31,11 @@ class Submission:
             self.process.kill()
         self.jobs = self.submitted()
         return self
+
+    def stop(self):
+        """Stop Snakemake as Ctrl-C does, and wait for its end."""
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
 
     def output(self):
         return self._log.read_text()

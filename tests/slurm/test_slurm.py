@@ -1,7 +1,6 @@
 """profiles/slurm on a real SLURM: what is submitted, with what, and what happens when SLURM ends a job early."""
 
 import re
-import signal
 
 from submission import Submission
 
@@ -17,6 +16,10 @@ def before_energy(project, statement):
     project.edit(ENERGY, f'{first}"no layer before the first', f'    {statement}\n{first}"no layer before the first')
 
 
+def asks_for_gpus(cluster, job):
+    return sorted(set(re.findall(r"gpu[:=](\d+)", cluster.run("scontrol", "show", "job", job["id"]))))
+
+
 def test_after_the_fetch_slurm_runs_every_job_to_the_report(finished):
     submission, plan = finished.submission, dict(finished.plan)
     assert submission.local_rules() == {"all": plan.pop("all")}
@@ -28,7 +31,7 @@ def test_after_the_fetch_slurm_runs_every_job_to_the_report(finished):
     assert set(energy["weights"].to_pylist()) == {"trained", "norm-matched-s0", "identity-b1"}
 
 
-def test_one_submission_holds_many_jobs_and_forward_passes_have_their_partition(finished):
+def test_one_submission_holds_many_jobs_and_forward_passes_have_their_partition(finished, cluster):
     comments = sorted(job["comment"] for job in finished.submission.jobs)
     weights = ["identity-b1", "norm-matched-s0", "trained"]
     metrics = "metrics_clusters_metric_at_beta_metric_of_clusters"
@@ -42,7 +45,7 @@ def test_one_submission_holds_many_jobs_and_forward_passes_have_their_partition(
     )
     for job in finished.submission.jobs:
         assert job["partition"] == ("gpu" if "extract" in job["comment"] else "cpu")
-        assert job["gres"] == "N/A"
+        assert asks_for_gpus(cluster, job) == []
 
 
 def test_a_second_submission_does_nothing(finished, cluster):
@@ -84,17 +87,18 @@ def test_stopping_snakemake_cancels_what_it_submitted(changed, cluster):
     before_energy(changed, "import time; time.sleep(300)")
     submission = Submission(cluster, changed, ONE_FILE)
     submission.wait_for("RUNNING")
-    submission.process.send_signal(signal.SIGINT)
-    submission.wait()
+    submission.stop()
     assert submission.code == 1
     assert [job["state"] for job in submission.jobs] == ["CANCELLED"]
-    assert not (changed.root / ONE_FILE).exists()
+    assert changed.planned(ONE_FILE) == {"metric_at_beta": 1}
 
 
 def test_a_forward_pass_on_cuda_asks_for_one_gpu(changed, cluster):
     config = changed.config()
     config["extraction"] = {"device": "cuda"}
     changed.write_config(config)
-    submission = Submission(cluster, changed, "results/states/tiny/trained/fox.parquet", "--retries", "0").wait()
-    (job,) = submission.jobs
-    assert (job["partition"], job["gres"]) == ("gpu", "gres:gpu:1")
+    submission = Submission(cluster, changed, "results/states/tiny/trained/fox.parquet")
+    job = submission.wait_for("RUNNING")
+    assert job["partition"] == "gpu"
+    assert asks_for_gpus(cluster, job) == ["1"]
+    submission.stop()
