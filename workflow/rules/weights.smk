@@ -71,8 +71,7 @@ rule draw_weights:
         runtime=60,
     params:
         checkpoint=CHECKPOINT,
-        seed=lambda wildcards: GRID.weights[wildcards.weights].seed,
-        norms=lambda wildcards: GRID.weights[wildcards.weights].norms,
+        definition=lambda wildcards: GRID.weights[wildcards.weights].definition,
         code=code_hash("draw_weights.py"),
     script:
         "../scripts/draw_weights.py"
