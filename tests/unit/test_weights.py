@@ -1,6 +1,7 @@
 """Random weights: drawn at the trained norms, by the seed and the tensor's name alone, and proved to differ."""
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -12,8 +13,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from labs import Lab, arrays, norm, record
-from safetensors.numpy import load_file
+from labs import Lab, arrays, definition, norm, record
+from safetensors.numpy import load_file, save_file
 from scipy import stats
 from tiny_models import edit_json, make_gguf, make_model
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
@@ -22,6 +23,7 @@ from collapse import forward, schemes, weights
 from collapse.architectures import Fused
 from collapse.checkpoint import content_hash, load_model, load_tokenizer, weights_hash
 from collapse.errors import Refusal
+from collapse.safetensors_file import writing
 from collapse.weights import restore
 
 KINDS = ["gpt2", "gpt2-base", "bert", "bert-pooler", "bert-mlm", "albert", "albert-groups", "llama", "llama-tied"]
@@ -589,3 +591,71 @@ def test_two_jobs_that_need_a_discarded_checkpoint_draw_it_once(own, monkeypatch
     assert len(draws) == 1
     assert set(paths) == {target / "checkpoint"}
     assert all(np.array_equal(array, before[name]) for name, array in arrays(target).items())
+
+
+# Memory and the file
+
+
+def test_drawing_never_holds_the_checkpoint_in_memory(tmp_path):
+    """In a process of its own, so that only this counts: the peak beside what the imports take, over the file's size.
+
+    The allowance is 1.3 with the imports for a model of 6 GB; here only what grows with the model is looked at.
+    """
+    here = Lab(tmp_path, "gpt2", n_embd=384, n_layer=10)
+    target = here.trained()
+    size = (here.snapshot / "model.safetensors").stat().st_size
+    program = (
+        "import json, resource, sys\n"
+        "from collapse.weights import draw\n"
+        "inputs, definition, outputs = json.loads(sys.argv[1])\n"
+        "import torch, transformers, transformers.models.gpt2.modeling_gpt2\n"
+        "torch.linalg.qr(torch.ones(64, 64))\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "draw(*inputs, definition, *outputs)\n"
+        "print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    inputs = [str(target / name) for name in ("checkpoint", "weights.json")]
+    assert size > 70e6
+    for scheme in [*schemes.DRAWS, "library-init"]:
+        outputs = [str(here.path(scheme) / name) for name in ("checkpoint", "weights.json")]
+        arguments = json.dumps([inputs, definition(scheme=scheme), outputs])
+        command = [sys.executable, "-c", program, arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert int(done.stdout.splitlines()[-1]) < 0.5 * size, scheme
+
+
+def test_the_file_is_one_that_the_library_reads_and_would_have_written(lab, tmp_path):
+    path = lab("bert").drawn() / "checkpoint" / "model.safetensors"
+    save_file(load_file(path), tmp_path / "theirs.safetensors", {"format": "pt"})
+    ours, theirs = path.read_bytes(), (tmp_path / "theirs.safetensors").read_bytes()
+    length = int.from_bytes(ours[:8], "little")
+    assert json.loads(ours[8 : 8 + length]) == json.loads(theirs[8 : 8 + int.from_bytes(theirs[:8], "little")])
+    assert ours[8 + length :] == theirs[8 + int.from_bytes(theirs[:8], "little") :]
+    assert length % 8 == 0
+
+
+def test_a_file_that_lacks_a_tensor_or_gets_another_shape_is_not_left_as_whole(tmp_path):
+    with (
+        pytest.raises(Refusal, match="1 tensors were not written, first b"),
+        writing(tmp_path / "a", {"a": (2,), "b": (3, 4)}) as write,
+    ):
+        write("a", np.ones(2, np.float32))
+    for array in (np.ones(3, np.float32), np.ones(2)):
+        with pytest.raises(ValueError, match="a: "), writing(tmp_path / "b", {"a": (2,)}) as write:
+            write("a", array)
+
+
+def test_a_scheme_that_redraws_nothing_is_refused(own):
+    # A component whose matrices are no part of the model.
+    here = own("gpt2")
+    here.trained()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("collapse.weights.belongs", lambda role, definition: False)
+        with pytest.raises(Refusal, match="no matrix belongs to mlp, so norm-matched-mlp would be the trained weights"):
+            here.drawn(components=("mlp",))
+
+
+def test_half_precision_is_said_in_the_log(own, capsys):
+    own("bert", lambda tensors: {name: tensor.half() for name, tensor in tensors.items()}).trained()
+    assert "tiny: stored as float16; floating numbers are cast to float32" in capsys.readouterr().out

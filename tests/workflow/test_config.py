@@ -64,9 +64,13 @@ BAD = {
         ["source.version", "3.1", "quotes"],
     ),
     "short sha": (changed(["models", 0, "source", "sha256"], "abc"), ["models[0].source.sha256", "'abc'", "64"]),
-    "branch": (
-        changed(["models", 0, "source"], {"kind": "hub", "id": "a/b", "revision": "main", "sha256": {"m": "0" * 64}}),
-        ["models[0].source.revision", "'main'", "40"],
+    "revision a number": (
+        changed(["models", 0, "source"], {"kind": "hub", "id": "a/b", "revision": 1000}),
+        ["models[0].source.revision", "1000", "text", "quotes"],
+    ),
+    "id no id": (
+        changed(["models", 0, "source"], {"kind": "hub", "id": "gpt2"}),
+        ["models[0].source.id", "owner/name"],
     ),
     "unknown source": (
         changed(["models", 0, "source", "kind"], "url"),
@@ -146,6 +150,21 @@ def test_the_demo_is_right_and_gets_defaults():
     assert list(grid.betas) == ["0.1", "1", "2", "5"]
     assert config["clusters"]["min_cluster_size"] == 2
     assert len(grid.runs()) == 2 * 4 * 4
+
+
+def test_the_paper_s_config_is_the_whole_grid():
+    paper = yaml.safe_load((REPOSITORY / "config/paper.yaml").read_text())
+    config, grid = load(paper, REPOSITORY)
+    assert len(grid.sources) == 8 and len(grid.prompts) == 9
+    assert {name: source["revision"] for name, source in grid.sources.items()} == dict.fromkeys(grid.sources, "main")
+    assert grid.depths == {
+        "albert-base-v2": {"depth": 48, "trained_depth": 12},
+        "albert-xlarge-v2": {"depth": 48, "trained_depth": 24},
+    }
+    random = [f"{scheme}-s{seed}" for scheme in ("norm-matched", "orthogonal") for seed in range(3)]
+    assert list(grid.weights) == ["trained", *random, *(f"identity-b{beta}" for beta in ("0.1", "1", "2", "5"))]
+    assert list(grid.betas) == ["0.1", "1", "2", "5"]
+    assert set(grid.metrics) == set(METRICS)
 
 
 def test_numbers_have_one_name_in_paths():

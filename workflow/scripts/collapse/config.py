@@ -200,7 +200,9 @@ def _identity(entry, beta):
 
 
 def _source(source, repository):
-    """A local path may be relative to the repository."""
+    """A local path may be relative to the repository; a hub source without a revision is at its main branch."""
+    if source["kind"] == "hub":
+        source = {"revision": "main"} | source
     if source["kind"] == "local":
         source = source | {"path": os.path.normpath(Path(repository) / source["path"])}
     return _sorted(source)
