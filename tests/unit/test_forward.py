@@ -11,6 +11,7 @@ from transformers import AutoModel
 
 from collapse import forward
 from collapse.architectures import ARCHITECTURES
+from collapse.attention_pass import run_attention
 from collapse.blocks import find_blocks
 from collapse.checkpoint import load_model, load_tokenizer
 from collapse.errors import Refusal
@@ -214,6 +215,20 @@ def test_attention_is_eager_and_complete_TF01(runs, kind):
         assert torch.allclose(attention.sum(-1), torch.ones(1), atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(UNKNOWN)))
+def test_the_table_says_where_attention_is(runs, kind):
+    run, found = runs(kind), []
+    run_attention(run.model, run.entry, run.ids, lambda block, A: found.append((block, A.copy())))
+    assert [block for block, _ in found] == list(range(DEPTH[kind]))
+    assert all(same(A, theirs[0]) for (_, A), theirs in zip(found, run.outputs.attentions, strict=True))
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_attention_of_an_unknown_type_is_refused_with_the_name_of_the_missing_entry(runs, kind):
+    with pytest.raises(Refusal, match=f"{kind}: ARCHITECTURES .* does not say where its attention is: add"):
+        run_attention(runs(kind).model, runs(kind).entry, runs(kind).ids, lambda *block: None)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_registry_says_whether_attention_is_causal(runs, kind):
     run = runs(kind)
@@ -381,6 +396,11 @@ def test_a_long_prompt_is_cut_to_the_model_s_positions_and_the_file_says_so(extr
         assert pq.ParquetFile(file.path).metadata.row_group(0).num_rows == limit
 
 
+def test_the_log_says_that_a_prompt_was_cut_and_to_what(extracted, capsys):
+    extracted("bert", TEXT * 10, name="cut")
+    assert "p: 172 tokens, cut to the 64 that model, tokenizer and max_tokens leave room for" in capsys.readouterr().out
+
+
 def test_max_tokens_cuts_a_prompt_that_the_model_could_hold(extracted):
     file, _, _ = extracted("bert", TEXT, max_tokens=6, name="short")
     assert file.metadata["n_tokens"] == 6 and file.metadata["is_truncated"]
@@ -462,6 +482,13 @@ def test_blocks_that_cannot_be_told_are_refused_with_the_name_of_the_missing_ent
     with pytest.raises(Refusal, match="has no entry in ARCHITECTURES .* its blocks cannot be found") as refusal:
         find_blocks(model, directory)
     assert repr(model.config.model_type) in str(refusal.value)
+
+
+def test_blocks_of_another_width_than_the_config_s_are_refused(runs, monkeypatch):
+    run = runs("phi")
+    monkeypatch.setattr(run.model.config, "hidden_size", 16)
+    with pytest.raises(Refusal, match=r"its blocks give \(1, 3, 32\), its config says hidden_size 16"):
+        find_blocks(run.model, run.directory)
 
 
 def test_a_prompt_longer_than_a_position_table_that_nobody_knows_is_refused(extracted, tmp_path, monkeypatch):

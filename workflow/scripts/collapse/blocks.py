@@ -42,6 +42,9 @@ def find_blocks(model, where):
         raise _unknown(model, where, f"{len(chains)} lists of {n_layers} modules run one after the other")
     (name,) = chains
     end = calls[name][-1][2]
+    width = getattr(model.config, "hidden_size", None)
+    if end.shape != (1, len(PROBE), width):
+        raise _unknown(model, where, f"its blocks give {tuple(end.shape)}, its config says hidden_size {width}")
     if torch.equal(end, last):
         return Architecture(rf"{re.escape(name)}\.\d+", None, None)
     norms = [norm for norm, before, after in calls[None] if _same(before, end) and _same(after, last)]

@@ -56,6 +56,11 @@ def extract(run, checkpoint, weights_record, scheme, prompt, max_tokens, device,
     ids, tokens, token_record = tokenize(tokenizer, text, limit)
     if tokenizer.model_max_length > NO_LIMIT:
         print(f"{run['model']}: its tokenizer gives no maximum length; the limit of {limit} tokens is another's")
+    if token_record["is_truncated"]:
+        whole = token_record["n_tokens_untruncated"]
+        print(
+            f"{run['prompt']}: {whole} tokens, cut to the {limit} that model, tokenizer and max_tokens leave room for"
+        )
     print(f"{run['model']} {run['weights']} {run['prompt']}: {len(ids)} tokens, limit {limit}, {device}")
     record = {
         **run,

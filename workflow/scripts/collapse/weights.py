@@ -149,8 +149,10 @@ class _Drawer:
     def draw(self, name, array):
         """Return the tensor that takes the place of a trained one, and its record."""
         first = self.first_of[self.trained[name]["sha256"]] if array.ndim >= 2 else name
-        split = fused(self.entry, first) if self.entry else None
-        roles = split.roles if split else (role(self.entry, first) if self.entry else None,)
+        # A head belongs to what it is tied to.
+        place = first if HEADS.search(name) else name
+        split = fused(self.entry, place) if self.entry else None
+        roles = split.roles if split else (role(self.entry, place) if self.entry else None,)
         chosen = [belongs(part, self.definition) for part in roles]
         if self.library is not None:
             new, action = self._from_library(first, array, chosen, split)
