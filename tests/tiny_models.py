@@ -53,8 +53,39 @@ def _bert(**changes):
     return transformers.BertConfig(**(BERT_DROPOUT | SIZES | changes))
 
 
+def _roberta(**changes):
+    ids = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
+    return transformers.RobertaConfig(**(BERT_DROPOUT | SIZES | ids | changes))
+
+
 def _albert(**changes):
     return transformers.AlbertConfig(**(BERT_DROPOUT | SIZES | {"embedding_size": 16} | changes))
+
+
+def _named(config, *fixed):
+    """Return a function that makes a transformers config of the small sizes and some fixed entries."""
+    return lambda **changes: getattr(transformers, config)(**(SIZES | dict(fixed) | changes))
+
+
+def _opt(**changes):
+    sizes = {"hidden_size": WIDTH, "word_embed_proj_dim": WIDTH, "ffn_dim": 64, "max_position_embeddings": POSITIONS}
+    fixed = {"num_hidden_layers": BLOCKS, "num_attention_heads": HEADS, "init_std": STD, "attention_dropout": DROPOUT}
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
+    return transformers.OPTConfig(**(fixed | sizes | ids | changes))
+
+
+def _distilbert(**changes):
+    sizes = {"dim": WIDTH, "hidden_dim": 64, "n_layers": BLOCKS, "n_heads": HEADS, "max_position_embeddings": POSITIONS}
+    fixed = {"initializer_range": STD, "dropout": DROPOUT, "attention_dropout": DROPOUT}
+    return transformers.DistilBertConfig(**(fixed | sizes | changes))
+
+
+def _modernbert(**changes):
+    # The window of every other layer is shorter than the texts of the tests.
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id"), 0) | {"eos_token_id": 3, "sep_token_id": 3}
+    dropout = dict.fromkeys(("attention_dropout", "embedding_dropout", "mlp_dropout"), DROPOUT)
+    fixed = {"local_attention": 8, "global_attn_every_n_layers": 2, "attention_bias": True, "mlp_bias": True}
+    return transformers.ModernBertConfig(**(SIZES | ids | dropout | fixed | changes))
 
 
 SIZES = {
@@ -65,7 +96,22 @@ SIZES = {
     "max_position_embeddings": POSITIONS,
     "initializer_range": STD,
 }
+CAUSAL = (("bos_token_id", 0), ("eos_token_id", 1), ("attention_dropout", DROPOUT))
+GROUPED = (("num_key_value_heads", 2),)
 BERT_DROPOUT = {"hidden_dropout_prob": DROPOUT, "attention_probs_dropout_prob": DROPOUT}
+
+# Model types without an entry in the table of architectures, for what works without one.
+UNKNOWN = {
+    "electra": (
+        "ElectraForMaskedLM",
+        {},
+        _named("ElectraConfig", ("embedding_size", 16), *BERT_DROPOUT.items()),
+        {},
+        "wordpiece",
+    ),
+    "phi": ("PhiForCausalLM", {}, _named("PhiConfig", *CAUSAL), {}, "bytes"),
+    "t5": ("T5Model", {}, _named("T5Config", ("d_model", WIDTH), ("d_kv", 8), ("d_ff", 64)), {}, "bytes"),
+}
 
 # kind -> (model class, arguments of its constructor, config, arguments of the config, tokenizer)
 KINDS = {
@@ -77,6 +123,21 @@ KINDS = {
     "albert": ("AlbertModel", {}, _albert, {}, "unigram"),
     "albert-groups": ("AlbertModel", {}, _albert, {"num_hidden_layers": 4, "num_hidden_groups": 2}, "unigram"),
     "albert-inner": ("AlbertModel", {}, _albert, {"inner_group_num": 2}, "unigram"),
+    "distilbert": ("DistilBertForMaskedLM", {}, _distilbert, {}, "wordpiece"),
+    "gpt_neox": ("GPTNeoXForCausalLM", {}, _named("GPTNeoXConfig", *CAUSAL), {}, "bytes"),
+    "mistral": ("MistralForCausalLM", {}, _named("MistralConfig", *CAUSAL, *GROUPED), {}, "bytes-bos"),
+    "modernbert": ("ModernBertForMaskedLM", {}, _modernbert, {}, "wordpiece"),
+    "opt": ("OPTForCausalLM", {}, _opt, {}, "bytes"),
+    "opt-post": (
+        "OPTForCausalLM",
+        {},
+        _opt,
+        {"do_layer_norm_before": False, "word_embed_proj_dim": 16},
+        "bytes",
+    ),
+    "qwen2": ("Qwen2ForCausalLM", {}, _named("Qwen2Config", *CAUSAL, *GROUPED), {}, "bytes"),
+    "qwen3": ("Qwen3ForCausalLM", {}, _named("Qwen3Config", *CAUSAL, *GROUPED, ("head_dim", 8)), {}, "bytes"),
+    "roberta": ("RobertaForMaskedLM", {}, _roberta, {}, "wordpiece"),
     "llama": ("LlamaForCausalLM", {}, _llama, {"tie_word_embeddings": False}, "bytes-bos"),
     "llama-tied": ("LlamaForCausalLM", {}, _llama, {"tie_word_embeddings": True}, "bytes-bos"),
 }
@@ -88,13 +149,13 @@ def make_model(kind, directory, **changes):
     Parameters
     ----------
     kind : str
-        A key of `KINDS`.
+        A key of `KINDS` or `UNKNOWN`.
     directory : path
         Where; made if absent.
     **changes
         Entries of the config other than the kind's.
     """
-    model_class, arguments, config, own, tokenizer_kind = KINDS[kind]
+    model_class, arguments, config, own, tokenizer_kind = (KINDS | UNKNOWN)[kind]
     tokenizer = make_tokenizer(tokenizer_kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)

@@ -17,7 +17,9 @@ from collapse.states import StatesFile, writing
 
 N, D, BLOCKS = 5, 8, 2
 SCHEMES = {"trained": ("trained", None), "norm-matched-s3": ("norm-matched", 3), "identity-b1": ("identity", None)}
-GRID = [(m, w, p) for m in ("gpt2", "distilgpt2") for w in SCHEMES for p in ("letter", "code")]
+WEIGHTS = list(SCHEMES)
+SCHEMES["identity-b1-n2"] = ("identity", None)
+GRID = [(m, w, p) for m in ("gpt2", "distilgpt2") for w in WEIGHTS for p in ("letter", "code")]
 RUNS = ["/".join(run) for run in GRID]
 
 
@@ -40,6 +42,7 @@ class Results:
             "seed": seed,
             "n_blocks": BLOCKS,
         }
+        record |= {"trained_depth": BLOCKS, "beta": 1.0 if scheme == "identity" else None}
         record |= {"n_states": n_states or BLOCKS + 1, "is_causal": True, "n_tokens_untruncated": 7, "token_limit": N}
         record |= {"weights_hash": f"{model}/{weights}", "prompt_hash": prompt, "device": "cpu", "dtype": "float32"}
         record |= {"versions": {"torch": "2"}} | changes
@@ -53,7 +56,7 @@ class Results:
                 "is_punctuation": [False] * N,
             }
         )
-        rng = np.random.default_rng(GRID.index(run))
+        rng = np.random.default_rng(GRID.index(run) if run in GRID else len(GRID))
         with writing(path, tokens, D, record) as put:
             for layer in range(write or record["n_states"]):
                 put(layer, "block" if layer else "embedding", rng.standard_normal((N, D)))
@@ -258,8 +261,34 @@ def test_a_run_with_fewer_states_than_its_record_says_is_refused_by_name(results
     assert not results.output.exists()
 
 
-@pytest.mark.parametrize("key", ["weights_hash", "prompt_hash", "n_tokens_untruncated", "device", "is_causal"])
+@pytest.mark.parametrize("key", ["weights_hash", "prompt_hash", "n_tokens_untruncated", "device", "trained_depth"])
 def test_a_run_whose_record_lacks_something_is_refused(results, key):
     with pytest.raises(Refusal, match=key):
         runs_table([results.states(GRID[0], **{key: None})], results.output)
     assert not results.output.exists()
+
+
+@pytest.mark.parametrize("other", ["distilgpt2/trained", "gpt2/norm-matched-s3"])
+def test_two_names_for_the_same_weights_are_refused_in_every_table(results, other):
+    """Two checkpoints of one model, or two schemes, that are equal to the last bit."""
+    runs = [("gpt2", "trained", "letter"), (*other.split("/"), "letter")]
+    paths = [results.inner_products(run, weights_hash="abc") for run in runs]
+    match = f"gpt2/trained and {other} have the same weights, to the last bit .abc"
+    results.refused(paths, match, runs=["/".join(run) for run in runs])
+    with pytest.raises(Refusal, match=match):
+        runs_table([results.states(run, weights_hash="abc") for run in runs], results.output)
+    assert not results.output.exists()
+
+
+def test_the_theory_shares_the_weights_it_starts_from_and_is_one_run_per_dynamics(results):
+    runs = [("gpt2", "trained", "letter"), ("gpt2", "identity-b1", "letter")]
+    runs_table([results.states(run, weights_hash="abc") for run in runs], results.output)
+    twice = [("gpt2", weights, "letter") for weights in ("identity-b1", "identity-b1-n2")]
+    twice = [results.states(run, weights_hash="abc") for run in twice]
+    with pytest.raises(Refusal, match="gpt2/identity-b1 and gpt2/identity-b1-n2 have the same weights"):
+        runs_table(twice, results.output.with_name("twice.parquet"))
+
+
+def test_a_model_of_which_nobody_knows_whether_it_is_causal_has_a_null_there(results):
+    runs_table([results.states(GRID[0], is_causal=None)], results.output)
+    assert tables.read(results.output, "runs")["is_causal"].to_pylist() == [None]

@@ -171,7 +171,7 @@ def test_files_say_on_which_device_attention_was_computed(tmp_path):
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_the_theory_s_attention_is_the_softmax_of_what_enters_a_step(tmp_path, is_causal):
     trained = states_file(tmp_path / "s.parquet", is_causal)
-    identity_states(trained, "identity-b2", 2.0, tmp_path / "i.parquet")
+    identity_states(trained, "identity-b2", 2.0, 1.0, None, tmp_path / "i.parquet")
     states = StatesFile(tmp_path / "i.parquet")
     found = list(attention_of_states(tmp_path / "i.parquet"))
     assert len(found) == BLOCKS

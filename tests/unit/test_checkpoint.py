@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from tiny_models import edit_json, edit_tensors, make_gguf, make_model, make_tok
 from transformers import AutoModel
 
 from collapse import checkpoint
+from collapse.architectures import architecture
 from collapse.checkpoint import convert_gguf, load_model, load_tokenizer, tensors
 from collapse.errors import Refusal
 
@@ -78,7 +82,7 @@ def test_the_base_model_has_the_file_s_weights_in_float32_eager_and_in_eval_mode
         assert np.array_equal(parameter.detach().numpy(), array)
     assert not any(module.training for module in model.modules())
     assert model.config._attn_implementation == "eager"
-    assert entry is checkpoint.architecture(model.config.model_type)
+    assert entry is architecture(model.config.model_type)
 
 
 @pytest.mark.parametrize(
@@ -222,12 +226,28 @@ def test_a_directory_without_config_is_refused(edited):
     refused(directory, r"has no config\.json")
 
 
-@pytest.mark.parametrize("model_type", ["mamba", "no-such-type", None])
-def test_an_unknown_model_type_is_refused_with_where_it_stands_and_what_is_known(edited, model_type):
+@pytest.mark.parametrize("model_type", ["no-such-type", None])
+def test_a_model_type_that_transformers_does_not_know_is_refused_and_no_code_is_run(edited, model_type):
     message = refused(edited("bert", model_type=model_type), "model type")
-    assert repr(model_type) in message
-    assert "albert, bert, gpt2, llama" in message
-    assert "architectures.py" in message
+    assert repr(model_type) in message and "is never run" in message
+
+
+def test_a_model_type_that_is_not_the_checkpoint_s_is_refused(edited):
+    refused(edited("bert", model_type="mamba"), "tensors are missing")
+
+
+def test_a_known_type_is_asked_for_by_name_where_a_fact_about_it_is_needed():
+    with pytest.raises(
+        Refusal, match=r"here: model type 'mamba' has no entry in ARCHITECTURES .*its fused tensors"
+    ) as r:
+        architecture("mamba", "here", "fused tensors")
+    assert "albert, bert, distilbert, gpt2, gpt_neox, llama" in str(r.value)
+
+
+def test_a_head_of_a_model_type_that_nobody_knows_is_left_out_and_a_tensor_of_its_body_is_not(edited):
+    load_model(edited("electra"), "cpu")
+    name = "electra.encoder.layer.1.adapter.weight"
+    assert name in refused(edited("electra", lambda tensors: tensors | {name: torch.ones(2, 2)}), "no place")
 
 
 def test_a_directory_without_weights_is_refused(edited):
@@ -418,3 +438,28 @@ def test_a_gguf_file_that_lacks_a_tensor_is_refused_and_not_filled_with_random_n
     (tmp_path / "checkpoint").mkdir()
     with pytest.raises(Refusal, match=r"layers\.1\.mlp\.up_proj\.weight"):
         convert_gguf(file.parent, file.name, tmp_path / "checkpoint")
+
+
+# Memory
+
+
+def test_loading_maps_the_file_and_copies_nothing(tmp_path):
+    """In a process of its own, so that only this load counts; 40 MB of weights."""
+    make_model("bert", tmp_path / "bert", hidden_size=256, intermediate_size=2048, num_hidden_layers=8)
+    size = (tmp_path / "bert" / "model.safetensors").stat().st_size
+    program = (
+        "import sys, torch\n"
+        "from collapse.checkpoint import load_model\n"
+        "def anonymous():\n"
+        "    lines = open('/proc/self/smaps_rollup').read().splitlines()\n"
+        "    return next(1024 * int(line.split()[1]) for line in lines if line.startswith('Anonymous:'))\n"
+        "load_model(sys.argv[1], 'cpu')\n"
+        "before = anonymous()\n"
+        "model, _ = load_model(sys.argv[1], 'cpu')\n"
+        "print(anonymous() - before)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "bert")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    copied = int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert size > 40e6
+    assert copied < 0.2 * size

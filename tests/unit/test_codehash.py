@@ -187,7 +187,7 @@ def test_a_comment_in_a_helper_does_not_count(copy):
 def test_a_module_that_is_not_imported_does_not_count(copy):
     before = copy.hash(METRIC)
     copy.edit("collapse/lonely.py", "VALUE = 1", "VALUE = 2")
-    copy.edit("collapse/weights.py", "NORM_TOLERANCE = 1e-6", "NORM_TOLERANCE = 1e-3")
+    copy.edit("collapse/weights.py", '"norm-matched": 1e-6', '"norm-matched": 1e-3')
     copy.write("collapse/metrics/another.py", "VALUE = 1\n")
     assert copy.hash(METRIC) == before
 
@@ -250,7 +250,7 @@ def test_the_name_of_a_file_counts(copy):
 def test_a_script_covers_what_it_imports_inside_its_job(copy):
     before = copy.hash("trained_weights.py")
     assert "collapse/weights.py" in copy.dependencies("trained_weights.py")
-    copy.edit("collapse/weights.py", "NORM_TOLERANCE = 1e-6", "NORM_TOLERANCE = 1e-3")
+    copy.edit("collapse/weights.py", '"norm-matched": 1e-6', '"norm-matched": 1e-3')
     assert copy.hash("trained_weights.py") != before
 
 

@@ -7,16 +7,19 @@ import os
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
 import huggingface_hub
 import pytest
+import yaml
 from huggingface_hub import constants
 
 from collapse.errors import Refusal
 from collapse.fetch import fetch, revision
 from collapse.files import sha256_of
+from collapse.hub_lock import lock, locked
 
 FILES = {
     "config.json": b'{"model_type": "gpt2"}',
@@ -47,9 +50,10 @@ class Target:
     def __init__(self, root):
         self.root = root / "results" / "models" / "tiny"
         self.snapshot, self.record_path = self.root / "snapshot", self.root / "source.json"
+        self.lock = root / "config" / "hub.lock.yaml"
 
     def fetch(self, source):
-        fetch("tiny", source, self.snapshot, self.record_path)
+        fetch("tiny", source, self.snapshot, self.record_path, self.lock)
         return json.loads(self.record_path.read_text(encoding="utf-8"))
 
     def refused(self, source, match):
@@ -308,7 +312,7 @@ def test_pickles_and_code_of_a_cached_commit_are_left_behind(target, cache):
 
 def test_a_cached_file_that_differs_from_its_pin_is_refused(target, cache):
     target.refused(hub(sha256={"model.safetensors": "f" * 64}), r"model\.safetensors has sha256")
-    target.refused(hub(sha256={}), "not pinned")
+    assert not target.lock.exists()
 
 
 @pytest.mark.parametrize("missing", [{"id": "someone/else"}, {"revision": "f" * 40}])
@@ -385,12 +389,165 @@ def test_a_full_disk_of_the_cache_is_not_taken_for_that_of_the_results(target, c
     assert told in target.refused(hub(revision="f" * 40), told)
 
 
+# What the config does not pin: the lock file
+
+
+def unpinned(revision="main"):
+    return {"kind": "hub", "id": "someone/tiny", "revision": revision}
+
+
+HASHES = {name: digest(content) for name, content in FILES.items()}
+
+
+def entries(target):
+    return yaml.safe_load(target.lock.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["main", COMMIT])
+def test_the_first_fetch_writes_the_commit_and_the_hash_of_every_file(target, cache, name):
+    record = target.fetch(unpinned(name))
+    assert record["revision"] == f"someone/tiny@{COMMIT}"
+    assert record["source"] == unpinned(name)
+    assert entries(target) == {f"someone/tiny@{name}": {"commit": COMMIT, "sha256": HASHES}}
+    assert target.lock.read_text().startswith("# Written by the first fetch")
+
+
+def test_a_training_checkpoint_is_a_revision_with_an_entry_of_its_own(target, cache):
+    (cache.parents[1] / "refs" / "step1000").write_text(COMMIT)
+    target.fetch(unpinned())
+    target.fetch(unpinned("step1000"))
+    assert list(entries(target)) == ["someone/tiny@main", "someone/tiny@step1000"]
+
+
+def test_a_commit_with_hashes_in_the_config_needs_no_lock(target, cache):
+    target.fetch(hub())
+    assert not target.lock.exists()
+
+
+def test_hashes_in_the_config_hold_also_where_a_branch_is_locked(target, cache):
+    target.refused(hub(revision="main", sha256={"model.safetensors": "f" * 64}), "the config pins")
+    target.fetch(hub(revision="main"))
+    assert entries(target)["someone/tiny@main"]["commit"] == COMMIT
+
+
+def test_a_branch_that_moved_is_held_where_it_was(target, cache):
+    target.fetch(unpinned())
+    later = fill(cache.with_name("f" * 40), FILES | {"model.safetensors": b"trained further"})
+    (cache.parents[1] / "refs" / "main").write_text(later.name)
+    record = target.fetch(unpinned())
+    assert contents(target.snapshot) == FILES
+    assert record["revision"] == f"someone/tiny@{COMMIT}"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_contents_that_are_not_the_locked_ones_are_refused_with_both_hashes(tmp_path, target, cache, name):
+    target.fetch(unpinned())
+    before = target.lock.read_bytes()
+    (cache / name).unlink()
+    (cache / name).write_bytes(b"other")
+    with pytest.raises(Refusal, match="hub.lock.yaml pins") as refusal:
+        target.fetch(unpinned())
+    assert digest(b"other") in str(refusal.value) and HASHES[name] in str(refusal.value)
+    assert target.lock.read_bytes() == before
+
+
+def test_a_cache_without_a_locked_file_is_not_whole(target, cache):
+    target.fetch(unpinned())
+    (cache / "tokenizer.json").unlink()
+    (cache / "vocab.json").write_text("{}")
+    with pytest.raises(Refusal, match=r"not whole .* no tokenizer\.json") as refusal:
+        target.fetch(unpinned())
+    assert f"hf download someone/tiny --revision {COMMIT}" in str(refusal.value)
+
+
+def test_files_of_other_formats_in_a_cache_are_neither_linked_nor_locked(target, cache):
+    fill(cache, {"tf_model.h5": b"x", "flax_model.msgpack": b"x", "other.safetensors": b"x", "README.md": b"x"})
+    target.fetch(unpinned())
+    assert contents(target.snapshot) == FILES
+    assert entries(target)["someone/tiny@main"]["sha256"] == HASHES
+
+
+def test_a_sharded_model_is_whole_when_all_shards_of_its_index_are_there(target, cache):
+    (cache / "model.safetensors").unlink()
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    index = json.dumps({"weight_map": {"a": names[0], "b": names[1]}}).encode()
+    fill(cache, {"model.safetensors.index.json": index, names[0]: b"first"})
+    target.refused(unpinned(), f"no {names[1]}")
+    assert not target.lock.exists()
+    fill(cache, {names[1]: b"second"})
+    assert target.fetch(unpinned())["files"].keys() >= set(names)
+
+
+def test_a_repository_of_pickles_is_refused_and_nothing_is_locked(target, cache):
+    (cache / "model.safetensors").unlink()
+    fill(cache, {"pytorch_model.bin": b"\x80\x04."})
+    target.refused(unpinned(), r"no model\.safetensors")
+    assert not target.lock.exists()
+
+
+def test_a_repository_of_pickles_on_the_hub_is_told_with_the_conversion(target, cache, monkeypatch):
+    (cache / "model.safetensors").unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    real = huggingface_hub.snapshot_download
+    online = lambda *args, local_files_only=False, **options: real(*args, local_files_only=True, **options)  # noqa: E731
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", online)
+    monkeypatch.setattr(
+        huggingface_hub, "list_repo_files", lambda *args, **options: ["config.json", "pytorch_model.bin"]
+    )
+    message = target.refused(unpinned(), "has its weights only as pickle")
+    assert "pytorch_model.bin" in message
+    assert "AutoModel.from_pretrained(PATH).save_pretrained(NEW_PATH)" in message
+
+
+def test_fetches_at_the_same_time_lose_no_entry(tmp_path):
+    path = tmp_path / "hub.lock.yaml"
+    names = [f"someone/model{i}" for i in range(24)]
+    with ThreadPoolExecutor(8) as jobs:
+        list(jobs.map(lambda name: lock(path, {"id": name, "revision": "main"}, COMMIT, HASHES), names))
+    assert sorted(yaml.safe_load(path.read_text())) == sorted(f"{name}@main" for name in names)
+
+
+def test_an_entry_that_another_fetch_wrote_meanwhile_is_not_overwritten(tmp_path):
+    path, source = tmp_path / "hub.lock.yaml", {"id": "someone/tiny", "revision": "main"}
+    lock(path, source, COMMIT, HASHES)
+    lock(path, source, COMMIT, HASHES)
+    with pytest.raises(Refusal, match=f"was locked at {COMMIT} by another fetch"):
+        lock(path, source, "f" * 40, HASHES)
+    assert locked(path, source)["commit"] == COMMIT
+
+
+@pytest.mark.parametrize("text", ["- a list\n", "a: [\n", "someone/tiny@main: {commit: x}\n", "just text\n"])
+def test_a_lock_file_that_is_none_is_refused_by_name(target, cache, text):
+    target.lock.parent.mkdir()
+    target.lock.write_text(text)
+    with pytest.raises(Refusal, match=r"hub\.lock\.yaml: .* Restore it from git, or delete it"):
+        target.fetch(unpinned())
+    assert target.lock.read_text() == text
+
+
+@pytest.mark.parametrize("error", ["RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError"])
+def test_what_the_hub_does_not_have_is_told_apart_from_a_hub_that_is_not_there(target, cache, monkeypatch, error):
+    real = huggingface_hub.snapshot_download
+
+    def refusing(*args, local_files_only=False, **options):
+        if local_files_only:
+            return real(*args, local_files_only=True, **options)
+        raise getattr(huggingface_hub.errors, error)(
+            "no", response=httpx2.Response(404, request=httpx2.Request("GET", "x"))
+        )
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refusing)
+    assert "Check id and revision" in target.refused(
+        unpinned("nowhere"), f"the hub has no someone/tiny at nowhere .*{error}"
+    )
+
+
 # What pins a source
 
 
 def test_a_revision_is_one_string_per_source():
     assert revision({"kind": "pypi", "package": "tiny-model", "version": "1.0"}) == "tiny-model==1.0"
-    assert revision({"kind": "hub", "id": "someone/tiny", "revision": COMMIT}) == f"someone/tiny@{COMMIT}"
+    assert revision({"kind": "hub", "id": "someone/tiny", "revision": "main"}, COMMIT) == f"someone/tiny@{COMMIT}"
     assert revision({"kind": "local", "path": "x"}) == "local"
 
 

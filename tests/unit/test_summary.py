@@ -199,3 +199,18 @@ def test_nothing_is_said_of_a_model_that_lacks_a_side():
     for rows in (runs("trained", a=0.1), [*runs("trained", a=None), *runs("norm-matched", a=0.2)]):
         assert sentences(headline({"inner_products": table(*rows)})) == []
     assert sentences([]) == []
+
+
+def test_a_scheme_limited_to_components_is_never_the_baseline():
+    frame = table(*runs("trained", a=0.1), *runs("norm-matched-qk", a=0.4), *runs("orthogonal", a=0.3))
+    models = headline({"inner_products": frame})
+    assert models[0]["random"] == "orthogonal"
+    assert "random orthogonal weights" in sentences(models)[0]["words"]
+    assert (
+        headline({"inner_products": table(*runs("trained", a=0.1), *runs("shuffled-mlp", a=0.4))})[0]["random"] is None
+    )
+
+
+def test_norm_matched_weights_are_the_baseline_where_there_are_several():
+    frame = table(*runs("trained", a=0.1), *runs("orthogonal", a=0.3), *runs("norm-matched", a=0.05))
+    assert headline({"inner_products": frame})[0]["random"] == "norm-matched"

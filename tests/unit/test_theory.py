@@ -1,44 +1,48 @@
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from clouds import broken, cloud, dot, laws, lengths, rotation, seeds, shapes, unit
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
 
 from collapse.errors import Refusal, Undefined
 from collapse.geometry import cosines, pairs
 from collapse.metrics.energy import energy
-from collapse.theory import identity_dynamics
+from collapse.states import StatesFile, writing
+from collapse.theory import identity_dynamics, identity_states
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 masks = st.booleans()
 betas = st.sampled_from([0.0, 0.1, 1.0, 5.0, 50.0])
+steps = st.sampled_from([0.01, 0.3, 1.0, 4.0])
 
 
-def run(H, beta, n_steps, is_causal=False):
-    return list(identity_dynamics(H, beta, n_steps, is_causal))
+def run(H, beta, n_steps, is_causal=False, step=1.0):
+    return list(identity_dynamics(H, beta, n_steps, is_causal, step))
 
 
-def slow_step(X, beta, is_causal):
+def slow_step(X, beta, is_causal, step=1.0):
     moved = []
     for i, x in enumerate(X):
         seen = range(i + 1) if is_causal else range(len(X))
         weights = [math.exp(beta * dot(x, X[j])) for j in seen]
         pull = sum(w * X[j] for w, j in zip(weights, seen)) / math.fsum(weights)
-        moved.append(x + pull)
+        moved.append(x + step * pull)
     return unit(moved)
 
 
 @laws
-@given(shapes, seeds, betas, masks)
-def test_each_step_is_the_formula(shape, seed, beta, is_causal):
+@given(shapes, seeds, betas, masks, steps)
+def test_each_step_is_the_formula(shape, seed, beta, is_causal, step):
     H = cloud(*shape, seed)
     expected = unit(H)
-    for X in run(H, beta, 3, is_causal):
+    for X in run(H, beta, 3, is_causal, step):
         np.testing.assert_allclose(X, expected, atol=1e-10)
-        expected = slow_step(expected, beta, is_causal)
+        expected = slow_step(expected, beta, is_causal, step)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -73,11 +77,12 @@ def test_a_turned_cloud_moves_in_the_same_way(shape, seed, beta, is_causal):
 
 
 @laws
-@given(shapes, seeds, betas)
-def test_without_a_mask_particles_do_not_know_their_order(shape, seed, beta):
+@given(shapes, seeds, betas, steps)
+def test_without_a_mask_particles_do_not_know_their_order(shape, seed, beta, step):
     H = cloud(*shape, seed)
     order = np.random.default_rng(seed).permutation(shape[0])
-    np.testing.assert_allclose(run(H[order], beta, 5), np.array(run(H, beta, 5))[:, order], atol=1e-10)
+    permuted, whole = run(H[order], beta, 5, step=step), run(H, beta, 5, step=step)
+    np.testing.assert_allclose(permuted, np.array(whole)[:, order], atol=1e-10)
 
 
 def test_with_a_mask_order_matters():
@@ -114,6 +119,102 @@ def test_without_a_mask_energy_never_falls_at_any_beta(n, d, beta):
         assert not any(row["is_drop"] for row in rows[1:])
         # At a larger beta what self-pairs leave to the others is lost in rounding.
         assert beta > 5 or rows[-1]["log_energy"] > rows[0]["log_energy"]
+
+
+@pytest.mark.parametrize("step", [0.001, 0.05, 0.5])
+@pytest.mark.parametrize("beta", [0.1, 1.0, 5.0, 50.0])
+def test_without_a_mask_energy_never_falls_at_small_steps(beta, step):
+    for seed in range(3):
+        rows = list(energy(identity_dynamics(cloud(12, 3, seed), beta, 40, False, step), beta, 1e-13))
+        assert not any(row["is_drop"] for row in rows[1:])
+
+
+def flow(y, beta, n, time):
+    """The common inner product of n particles that start mutually orthogonal, after a time of the flow."""
+
+    def slope(_, y):
+        return 2 * (1 - y) * ((n - 1) * y + 1) / (np.exp(beta * (1 - y)) + n - 1)
+
+    return solve_ivp(slope, (0, time), [y], rtol=1e-11, atol=1e-13).y[0, -1]
+
+
+@pytest.mark.parametrize("n", [2, 5, 40])
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0, 4.0])
+def test_from_orthogonal_starts_the_common_inner_product_is_the_flow_s_as_the_step_goes_to_zero(beta, n):
+    time, errors = 1.5, []
+    for step in (0.1, 0.05, 0.025):
+        X = run(rotation(n), beta, round(time / step), step=step)[-1]
+        values = pairs(cosines(X))
+        # Symmetry: they keep one common inner product.
+        assert np.ptp(values) < 1e-12
+        errors.append(abs(values.mean() - flow(0.0, beta, n, time)))
+    assert errors[0] < 0.06
+    # The error of explicit steps is of first order.
+    for coarse, fine in zip(errors, errors[1:]):
+        assert 1.7 < coarse / fine < 2.3
+
+
+def test_at_beta_zero_the_flow_of_two_particles_has_a_closed_form():
+    # y' = (1 - y)(1 + y), so y = tanh(t).
+    X = run(rotation(2), 0.0, 20000, step=1e-4)[-1]
+    assert pairs(cosines(X))[0] == pytest.approx(math.tanh(2.0), abs=1e-4)
+
+
+@pytest.mark.parametrize("step", [0.2, 1.0])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_all_tokens_meet_at_last_and_with_a_mask_at_the_first_one(is_causal, step):
+    # In more dimensions than two, all starts but those of measure zero do.
+    for seed in range(3):
+        states = run(cloud(10, 6, seed), 1.0, round(400 / step), is_causal, step)
+        assert pairs(cosines(states[-1])).min() > 1 - 1e-6
+        if is_causal:
+            np.testing.assert_allclose(states[-1], np.tile(states[0][0], (10, 1)), atol=2e-3)
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, math.inf, math.nan])
+def test_a_step_that_is_none_is_refused(step):
+    with pytest.raises(Refusal, match="size of a step"):
+        run(cloud(3, 3), 1.0, 2, step=step)
+
+
+# The states that a run of the theory stores
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Write the states of a trained run with `n_blocks` blocks, of which the theory reads layer 0 and the record."""
+
+    def write(**changes):
+        n, d = 6, 5
+        columns = dict.fromkeys(("is_special", "is_first", "is_punctuation"), [False] * n)
+        tokens = pa.table({"position": range(n), "token_id": range(n), "token": list("abcdef")} | columns)
+        record = {"model": "m", "weights": "trained", "prompt": "p", "scheme": "trained", "n_blocks": 2, "n_states": 3}
+        record |= {"model_type": "gpt2", "is_causal": True, "device": "cpu", "dtype": "float32", "versions": {}}
+        with writing(tmp_path / "trained.parquet", tokens, d, record | changes) as put:
+            for layer in range(3):
+                put(layer, "block" if layer else "embedding", cloud(n, d, layer))
+        return tmp_path / "trained.parquet"
+
+    return write
+
+
+@pytest.mark.parametrize(("steps", "n_steps"), [(None, 2), (7, 7)])
+def test_there_are_as_many_steps_as_the_config_says_or_the_model_has_blocks(start, tmp_path, steps, n_steps):
+    source = start()
+    identity_states(source, "identity-b2", 2.0, 0.5, steps, tmp_path / "identity.parquet")
+    file = StatesFile(tmp_path / "identity.parquet")
+    assert file.states == [(0, "embedding"), *((layer, "block") for layer in range(1, n_steps + 1))]
+    assert (file.metadata["n_blocks"], file.metadata["step"], file.metadata["beta"]) == (n_steps, 0.5, 2.0)
+    expected = run(StatesFile(source).read(0), 2.0, n_steps, True, 0.5)
+    for layer, X in enumerate(expected):
+        np.testing.assert_allclose(file.read(layer), X, atol=1e-6)
+
+
+def test_a_model_of_which_nobody_knows_whether_it_is_causal_is_refused_with_the_missing_entry(start, tmp_path):
+    source = start(is_causal=None, model_type="phi")
+    with pytest.raises(Refusal, match="model type 'phi' has no entry in ARCHITECTURES"):
+        identity_states(source, "identity-b1", 1.0, 1.0, None, tmp_path / "identity.parquet")
+    assert not (tmp_path / "identity.parquet").exists()
 
 
 def test_without_a_mask_and_at_beta_zero_the_mean_only_grows():

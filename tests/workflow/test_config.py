@@ -1,6 +1,7 @@
 """A config that cannot be right stops before any job, in one message: the key, the value, what is allowed."""
 
 import copy
+import json
 import re
 from pathlib import Path
 
@@ -63,9 +64,13 @@ BAD = {
         ["source.version", "3.1", "quotes"],
     ),
     "short sha": (changed(["models", 0, "source", "sha256"], "abc"), ["models[0].source.sha256", "'abc'", "64"]),
-    "branch": (
-        changed(["models", 0, "source"], {"kind": "hub", "id": "a/b", "revision": "main", "sha256": {"m": "0" * 64}}),
-        ["models[0].source.revision", "'main'", "40"],
+    "revision a number": (
+        changed(["models", 0, "source"], {"kind": "hub", "id": "a/b", "revision": 1000}),
+        ["models[0].source.revision", "1000", "text", "quotes"],
+    ),
+    "id no id": (
+        changed(["models", 0, "source"], {"kind": "hub", "id": "gpt2"}),
+        ["models[0].source.id", "owner/name"],
     ),
     "unknown source": (
         changed(["models", 0, "source", "kind"], "url"),
@@ -83,6 +88,33 @@ BAD = {
     ),
     "max tokens": (changed(["max_tokens"], 0), ["max_tokens"]),
     "device": (changed(["extraction", "device"], "gpu"), ["extraction.device", "'gpu'", "allowed: cpu, cuda"]),
+    "components twice": (
+        changed(["weights", 1, "components"], ["qk", "all"]),
+        ["weights[1]: components: 'all' holds the others"],
+    ),
+    "unknown component": (
+        changed(["weights", 1, "components"], ["q"]),
+        ["weights[1].components[0]", "'q'", "allowed: embeddings, qk, ov, mlp, all"],
+    ),
+    "norms of components": (
+        changed(["weights", 1], {"scheme": "shuffled", "seeds": [0], "components": ["ov"], "norms": "reset"}),
+        ["weights[1]: norms: reset is for all components"],
+    ),
+    "norms of library": (
+        changed(["weights", 1], {"scheme": "library-init", "seeds": [0], "norms": "keep"}),
+        ["weights[1].norms: unknown key", "allowed: components, scheme, seeds"],
+    ),
+    "step zero": (changed(["weights", 2, "step"], 0), ["weights[2].step", "0", "Size of a step"]),
+    "no steps": (changed(["weights", 2, "steps"], 0), ["weights[2].steps", "Number of steps"]),
+    "source twice": (
+        changed(["models", 1, "source"], DEMO["models"][0]["source"]),
+        ["models: 'smollm2-135m' and 'minilm-l6' have the same source", "layers up to a smaller depth"],
+    ),
+    "depth alone": (changed(["models", 0, "depth"], 48), ["models[0]: depth alone", "trained_depth go together"]),
+    "depth too small": (
+        changed(["models", 0], DEMO["models"][0] | {"depth": 6, "trained_depth": 12}),
+        ["models[0]: depth 6 is less than trained_depth 12"],
+    ),
     "models a mapping": (changed(["models"], {}), ["models", "a list"]),
 }
 
@@ -120,6 +152,21 @@ def test_the_demo_is_right_and_gets_defaults():
     assert len(grid.runs()) == 2 * 4 * 4
 
 
+def test_the_paper_s_config_is_the_whole_grid():
+    paper = yaml.safe_load((REPOSITORY / "config/paper.yaml").read_text())
+    config, grid = load(paper, REPOSITORY)
+    assert len(grid.sources) == 8 and len(grid.prompts) == 9
+    assert {name: source["revision"] for name, source in grid.sources.items()} == dict.fromkeys(grid.sources, "main")
+    assert grid.depths == {
+        "albert-base-v2": {"depth": 48, "trained_depth": 12},
+        "albert-xlarge-v2": {"depth": 48, "trained_depth": 24},
+    }
+    random = [f"{scheme}-s{seed}" for scheme in ("norm-matched", "orthogonal") for seed in range(3)]
+    assert list(grid.weights) == ["trained", *random, *(f"identity-b{beta}" for beta in ("0.1", "1", "2", "5"))]
+    assert list(grid.betas) == ["0.1", "1", "2", "5"]
+    assert set(grid.metrics) == set(METRICS)
+
+
 def test_numbers_have_one_name_in_paths():
     """SM11: a float in a path makes a new name of each of its spellings."""
     assert [number_slug(x) for x in (1, 1.0, 0.1, 0.1 + 0.2, 1e-5, 5)] == [
@@ -132,7 +179,77 @@ def test_norms_reset_is_another_scheme():
     config["weights"] = [{"scheme": "norm-matched", "seeds": [4], "norms": "reset"}]
     _, grid = load(config, REPOSITORY)
     (weights,) = grid.weights.values()
-    assert (weights.slug, weights.scheme, weights.norms) == ("norm-matched-reset-s4", "norm-matched-reset", "reset")
+    assert (weights.slug, weights.scheme) == ("norm-matched-reset-s4", "norm-matched-reset")
+    assert weights.definition == {
+        "biases": "keep",
+        "components": ["all"],
+        "norms": "reset",
+        "scheme": "norm-matched",
+        "seed": 4,
+    }
+
+
+def expand(*entries):
+    config = copy.deepcopy(DEMO)
+    config["weights"] = list(entries)
+    return load(config, REPOSITORY)[1].weights
+
+
+@pytest.mark.parametrize(
+    ("entry", "slug"),
+    [
+        ({"scheme": "norm-matched"}, "norm-matched-s0"),
+        ({"scheme": "norm-matched", "components": ["all"], "norms": "keep", "biases": "keep"}, "norm-matched-s0"),
+        ({"scheme": "norm-matched", "components": ["qk"]}, "norm-matched-qk-s0"),
+        ({"scheme": "norm-matched", "components": ["ov", "qk"]}, "norm-matched-qk-ov-s0"),
+        ({"scheme": "norm-matched", "biases": "zero"}, "norm-matched-zero-bias-s0"),
+        ({"scheme": "orthogonal", "norms": "reset", "biases": "zero"}, "orthogonal-reset-zero-bias-s0"),
+        ({"scheme": "library-init", "components": ["mlp"]}, "library-init-mlp-s0"),
+        ({"scheme": "shuffled", "components": ["embeddings"]}, "shuffled-embeddings-s0"),
+        ({"scheme": "spectrum-matched"}, "spectrum-matched-s0"),
+    ],
+)
+def test_a_slug_says_all_that_differs_from_the_defaults(entry, slug):
+    (weights,) = expand(entry | {"seeds": [0]}).values()
+    assert weights.slug == slug
+    assert weights.scheme == slug.removesuffix("-s0")
+
+
+@pytest.mark.parametrize(
+    ("entry", "slug", "dynamics"),
+    [
+        ({}, "identity-b1", {"beta": 1.0, "step": 1.0, "steps": None}),
+        ({"step": 1.0}, "identity-b1", {"beta": 1.0, "step": 1.0, "steps": None}),
+        ({"step": 0.1, "steps": 400}, "identity-b1-step0.1-n400", {"beta": 1.0, "step": 0.1, "steps": 400}),
+        ({"steps": 12}, "identity-b1-n12", {"beta": 1.0, "step": 1.0, "steps": 12}),
+    ],
+)
+def test_the_theory_s_step_and_number_of_steps_are_config(entry, slug, dynamics):
+    (weights,) = expand({"scheme": "identity", "betas": [1]} | entry).values()
+    assert (weights.slug, weights.scheme, weights.dynamics) == (slug, "identity", dynamics)
+
+
+def test_equal_definitions_are_one_name_and_so_refused():
+    with pytest.raises(Refusal, match="'norm-matched-qk-ov-s1' stands 2 times"):
+        expand(
+            {"scheme": "norm-matched", "seeds": [1], "components": ["qk", "ov"]},
+            {"scheme": "norm-matched", "seeds": [0, 1], "components": ["ov", "qk"], "biases": "keep"},
+        )
+
+
+def test_the_depth_of_a_local_albert_is_checked_in_planning(tmp_path):
+    def depth(**config):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        source = {"kind": "local", "path": str(tmp_path), "sha256": {"model.safetensors": "0" * 64}}
+        return changed(["models", 0], {"name": "m", "source": source, "depth": 48, "trained_depth": 12})
+
+    assert "whose blocks have weights of their own" in faults(depth(model_type="gpt2", num_hidden_layers=12))
+    message = faults(depth(model_type="albert", num_hidden_layers=24))
+    assert "trained_depth is 12, and its config.json says num_hidden_layers 24" in message
+    config = copy.deepcopy(DEMO)
+    depth(model_type="albert", num_hidden_layers=12)(config)
+    _, grid = load(config, REPOSITORY)
+    assert grid.depths == {"m": {"depth": 48, "trained_depth": 12}}
 
 
 def leaves(spec, prefix=""):

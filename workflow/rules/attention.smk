@@ -25,6 +25,7 @@ rule attention:
         gpu=int(config["extraction"]["device"] == "cuda"),
     params:
         checkpoint=CHECKPOINT,
+        depth=lambda wildcards: GRID.depths.get(wildcards.model),
         device=config["extraction"]["device"],
         metrics=[metric_parameters(metric) for metric in attention_metrics()],
         options={metric: metric_options(metric) for metric in attention_metrics()},
@@ -44,7 +45,7 @@ rule identity_attention:
     benchmark:
         f"results/benchmarks/attention/{RUN}.tsv"
     wildcard_constraints:
-        weights=one_of(slugs(lambda weights: weights.beta is not None)),
+        weights=one_of(slugs(lambda weights: weights.dynamics is not None)),
     conda:
         "../../environment.yml"
     threads: 1

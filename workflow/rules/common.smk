@@ -70,7 +70,7 @@ def weights_definition(wildcards):
     return {
         "source": source_of(wildcards),
         "scheme": weights.scheme,
-        "seed": weights.seed,
+        "definition": weights.definition,
         "code": code_hash("collapse.weights"),
     }
 

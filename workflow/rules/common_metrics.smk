@@ -50,7 +50,7 @@ def metric_code(metric, script="metric.py"):
 
 def rules_behind(table):
     """The rules whose jobs compute a table, or, for `states`, the states that all are computed from."""
-    theory = bool(slugs(lambda weights: weights.beta is not None))
+    theory = bool(slugs(lambda weights: weights.dynamics is not None))
     if table == "states":
         return ["extract"] + ["identity_states"] * theory
     metric = token_tables().get(table, table)

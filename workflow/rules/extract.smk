@@ -27,6 +27,7 @@ rule extract:
         run=lambda wildcards: dict(model=wildcards.model, weights=wildcards.weights, prompt=wildcards.prompt),
         checkpoint=CHECKPOINT,
         weights=weights_definition,
+        depth=lambda wildcards: GRID.depths.get(wildcards.model),
         max_tokens=config["max_tokens"],
         device=config["extraction"]["device"],
         code=code_hash("extract.py"),
@@ -44,7 +45,7 @@ rule identity_states:
     benchmark:
         f"results/benchmarks/states/{RUN}.tsv"
     wildcard_constraints:
-        weights=one_of(slugs(lambda weights: weights.beta is not None)),
+        weights=one_of(slugs(lambda weights: weights.dynamics is not None)),
     conda:
         "../../environment.yml"
     threads: 1
@@ -53,7 +54,7 @@ rule identity_states:
         runtime=grows(5),
     params:
         weights=lambda wildcards: wildcards.weights,
-        beta=lambda wildcards: GRID.weights[wildcards.weights].beta,
+        dynamics=lambda wildcards: GRID.weights[wildcards.weights].dynamics,
         code=code_hash("identity_states.py"),
     script:
         "../scripts/identity_states.py"

@@ -21,6 +21,7 @@ rule fetch:
         runtime=120,
     params:
         source=source_of,
+        lock=os.path.normpath(f"{REPOSITORY}/{config['hub_lock']}"),
         code=code_hash("fetch.py"),
     script:
         "../scripts/fetch.py"
@@ -71,8 +72,7 @@ rule draw_weights:
         runtime=grows(60),
     params:
         checkpoint=CHECKPOINT,
-        seed=lambda wildcards: GRID.weights[wildcards.weights].seed,
-        norms=lambda wildcards: GRID.weights[wildcards.weights].norms,
+        definition=lambda wildcards: GRID.weights[wildcards.weights].definition,
         code=code_hash("draw_weights.py"),
     script:
         "../scripts/draw_weights.py"

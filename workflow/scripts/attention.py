@@ -23,5 +23,6 @@ with job(snakemake):
         snakemake.params.device,
         snakemake.threads,
         found.take,
+        depth=snakemake.params.depth,
     )
     found.write(snakemake.output, snakemake.params.code, run_record)

@@ -1,15 +1,14 @@
-"""Draw one set of random weights at the trained norms."""
+"""Draw one set of random weights."""
 
 from collapse.job import job
 
 with job(snakemake):
-    from collapse.weights import norm_matched
+    from collapse.weights import draw
 
-    norm_matched(
+    draw(
         snakemake.input.checkpoint,
         snakemake.input.record,
-        snakemake.params.seed,
-        snakemake.params.norms,
+        snakemake.params.definition,
         snakemake.params.checkpoint,
         snakemake.output.record,
     )

@@ -24,4 +24,5 @@ with job(snakemake):
         device=snakemake.params.device,
         threads=snakemake.threads,
         output=snakemake.output.states,
+        depth=snakemake.params.depth,
     )

@@ -5,4 +5,9 @@ from collapse.job import job
 with job(snakemake):
     from collapse.theory import identity_states
 
-    identity_states(snakemake.input.states, snakemake.params.weights, snakemake.params.beta, snakemake.output.states)
+    identity_states(
+        snakemake.input.states,
+        snakemake.params.weights,
+        **snakemake.params.dynamics,
+        output=snakemake.output.states,
+    )

@@ -32,7 +32,7 @@ def aggregate(paths, table, runs, output):
     Raises
     ------
     Refusal
-        If a run is missing, or a file holds another run than its path says.
+        If a run is missing, a file holds another run than its path says, or two runs have the same weights.
     """
     parts, records, found = [], [], {}
     for path in map(Path, paths):
@@ -57,6 +57,7 @@ def aggregate(paths, table, runs, output):
     if missing:
         raise Refusal(f"table {table}: {len(missing)} runs of the grid are missing, first {missing[0]}")
     states = [record["states"] for record in records]
+    _require_distinct_weights(states)
     summary = {
         "n_runs": len(runs),
         "code": _distinct(record["code"] for record in records),
@@ -71,15 +72,40 @@ def aggregate(paths, table, runs, output):
 
 
 def runs_table(paths, output):
-    """List every run: one row per states file, with the whole of its record."""
-    rows = []
+    """List every run: one row per states file, with the whole of its record.
+
+    Raises
+    ------
+    Refusal
+        If two runs have the same weights.
+    """
+    rows, records = [], []
     for path in paths:
         states = StatesFile(path)
         record = states.metadata
         content = pc.sum(pa.array(states.mask("content"))).as_py()
         row = {key: record.get(key) for key in tables.schema("runs").names}
+        records.append(record)
         rows.append(row | {"n_content_tokens": content, "record": json.dumps(record, sort_keys=True)})
+    _require_distinct_weights(records)
     tables.write(output, "runs", rows, {"n_runs": len(rows), "gathered_with": versions("pyarrow")})
+
+
+def _require_distinct_weights(records):
+    """Refuse two names for one thing: schemes that came out as the same tensors, or checkpoints of a model that are.
+
+    Counted twice, one of them would look like a confirmation of the other.
+    """
+    first = {}
+    for record in records:
+        name = f"{record['model']}/{record['weights']}"
+        dynamics = [record.get(key) for key in ("beta", "step", "n_blocks")] if record["scheme"] == "identity" else None
+        other = first.setdefault((record["weights_hash"], str(dynamics)), name)
+        if other != name:
+            raise Refusal(
+                f"{other} and {name} have the same weights, to the last bit ({record['weights_hash']}): one of them "
+                "shows nothing of its own. Take one out of the config."
+            )
 
 
 def _one_each(table, pairs):

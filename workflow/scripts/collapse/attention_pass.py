@@ -60,7 +60,7 @@ def run_attention(model, entry, ids, take):
         raise Refusal(f"{calls} blocks attended, the config says {n_blocks(model)}: see architectures.py")
 
 
-def model_attention(states, checkpoint, weights_hash, device, threads, take):
+def model_attention(states, checkpoint, weights_hash, device, threads, take, depth=None):
     """Run the tokens of a states file through the weights that made it, handing over each block's attention.
 
     Parameters
@@ -77,6 +77,8 @@ def model_attention(states, checkpoint, weights_hash, device, threads, take):
         Threads of the forward pass and of the metrics.
     take : callable
         As for `run_attention`.
+    depth : dict, optional
+        `depth` and `trained_depth` of a model that runs deeper than it was trained.
 
     Returns
     -------
@@ -95,7 +97,7 @@ def model_attention(states, checkpoint, weights_hash, device, threads, take):
             "Delete the states and run again."
         )
     use_device(device, threads)
-    model, entry = load_model(checkpoint, device)
+    model, entry = load_model(checkpoint, device, depth["depth"] if depth else None)
     run_attention(model, entry, file.tokens()["token_id"].to_pylist(), take)
     return {
         "device": device_name(device),

@@ -7,23 +7,26 @@ since transformers would otherwise fill the gap with fresh random numbers and go
 import hashlib
 import json
 import re
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from collapse.architectures import HEADS, architecture
+from collapse.architectures import ARCHITECTURES, HEADS
+from collapse.blocks import find_blocks
 from collapse.errors import Refusal
 from collapse.files import VOCABULARIES
 
 
-def model_type(directory):
-    """Return the `model_type` that a checkpoint's config.json gives."""
+def model_config(directory):
+    """Return what a checkpoint's config.json says."""
     path = Path(directory) / "config.json"
     if not path.is_file():
         raise Refusal(f"{directory}: has no config.json, so it is no checkpoint that transformers can load")
-    return json.loads(path.read_text(encoding="utf-8")).get("model_type")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def tensors(directory):
@@ -40,11 +43,10 @@ def tensors(directory):
                 where[name] = path
     if not where:
         raise Refusal(f"{directory}: has no *.safetensors file with tensors")
-    open_path = open_file = None
     for name in sorted(where, key=lambda key: (where[key], key)):
-        if where[name] != open_path:
-            open_path, open_file = where[name], _opened(where[name])
-        yield name, open_file.get_tensor(name)
+        # Opened for each, since what was read stays mapped, and counts as memory, until its file is closed.
+        with _opened(where[name]) as file:
+            yield name, file.get_tensor(name)
 
 
 def weight_files(directory):
@@ -88,13 +90,30 @@ def weights_hash(tensor_records):
 def frobenius(array):
     """Return the Frobenius norm, summed in float64 without a float64 copy of the whole array."""
     flat = array.reshape(-1)
-    return float(
-        np.sqrt(sum(np.square(flat[i : i + (1 << 22)], dtype=np.float64).sum() for i in range(0, flat.size, 1 << 22)))
-    )
+    return float(np.sqrt(sum(np.square(flat[part], dtype=np.float64).sum() for part in _chunks(flat))))
 
 
-def load_model(directory, device):
-    """Load a checkpoint's base model: float32, eager attention, eval mode.
+def distance(a, b):
+    """Return the Frobenius norm of a - b, likewise."""
+    a, b = a.reshape(-1), b.reshape(-1)
+    return float(np.sqrt(sum(np.square(a[part] - b[part], dtype=np.float64).sum() for part in _chunks(a))))
+
+
+def _chunks(flat):
+    return [slice(start, start + (1 << 22)) for start in range(0, flat.size, 1 << 22)]
+
+
+def load_model(directory, device, depth=None):
+    """Load a checkpoint's base model: float32, eager attention, eval mode. Its file is mapped, not copied.
+
+    Parameters
+    ----------
+    directory : path
+        The checkpoint.
+    device : str
+        `cpu` or `cuda`.
+    depth : int, optional
+        Blocks to run of a model that shares its block, see `collapse.depth`; as many as config.json says if not given.
 
     Returns
     -------
@@ -103,15 +122,20 @@ def load_model(directory, device):
     Raises
     ------
     Refusal
-        If a tensor is missing, has the wrong shape or is left over, or the architecture is not known.
+        If a tensor is missing, has the wrong shape or is left over, this transformers does not know the model type, or
+        the type has no entry in the table of architectures and its blocks cannot be found without one.
     """
     from transformers import AutoModel
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    entry = architecture(model_type(directory), directory)
+    kind = model_config(directory).get("model_type")
+    entry = ARCHITECTURES.get(kind)
     if not weight_files(directory):
         raise Refusal(f"{directory}: has no *.safetensors file")
+    options = dict(entry.load) if entry else {}
+    if depth is not None:
+        options["num_hidden_layers"] = depth
     try:
         model, report = AutoModel.from_pretrained(
             directory,
@@ -123,15 +147,24 @@ def load_model(directory, device):
             output_loading_info=True,
             # Reported and refused below, by name.
             ignore_mismatched_sizes=True,
-            **entry.load,
+            **options,
         )
     except (RuntimeError, SafetensorError) as error:
         raise Refusal(f"{directory}: transformers could not load it: {error}") from error
-    _require_complete(directory, report, entry)
-    return model.to(device).eval(), entry
+    except (ValueError, KeyError) as error:
+        raise Refusal(
+            f"{directory}: this transformers has no base model with eager attention for model type {kind!r}. Code that "
+            f"a checkpoint brings is never run. ({error})"
+        ) from error
+    _require_complete(directory, report, entry, model.base_model_prefix)
+    model = model.to(device).eval()
+    entry = entry or find_blocks(model, directory)
+    if entry.final_norm and attrgetter(entry.final_norm)(model) is None:
+        entry = replace(entry, final_norm=None)
+    return model, entry
 
 
-def _require_complete(directory, report, entry):
+def _require_complete(directory, report, entry, prefix):
     missing = sorted(report["missing_keys"])
     if missing:
         raise Refusal(
@@ -143,12 +176,24 @@ def _require_complete(directory, report, entry):
             f"{directory}: tensors whose shape differs from config.json: {sorted(report['mismatched_keys'])[:3]}"
         )
     left = [key for key in report["unexpected_keys"] if not HEADS.search(key)]
-    left = sorted(key for key in left if not (entry.buffers and re.search(entry.buffers, key)))
+    if entry is None:
+        left = _in_base_model(left, directory, prefix)
+    elif entry.buffers:
+        left = [key for key in left if not re.search(entry.buffers, key)]
     if left:
         raise Refusal(
-            f"{directory}: {len(left)} tensors have no place in the model, first {left[0]}. The checkpoint and its "
+            f"{directory}: {len(left)} tensors have no place in the model, first {min(left)}. The checkpoint and its "
             "config.json (number of layers?) do not belong together."
         )
+
+
+def _in_base_model(keys, directory, prefix):
+    """Of the tensors of an unknown model type, those that its base model should have had a place for.
+
+    Where names have the base model's prefix, a head's have not.
+    """
+    own = [name for name, _ in tensors(directory) if name.startswith(f"{prefix}.")]
+    return [key for key in keys if key.startswith(f"{prefix}.") or not own]
 
 
 def load_tokenizer(directory):

@@ -1,6 +1,7 @@
 """The config: its validation, in messages that name key, value and what is allowed, and the grid it declares."""
 
 import difflib
+import json
 import math
 import os
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from pathlib import Path
 import jsonschema
 import yaml
 
+from collapse.components import ALL, COMPONENTS, scheme_name
+from collapse.depth import require_deepenable
 from collapse.errors import Refusal
 from collapse.prompts import read_prompts_table
 from collapse.registry import METRICS
@@ -37,23 +40,23 @@ class Weights:
     Attributes
     ----------
     slug : str
-        Its name in paths and tables.
+        Its name in paths and tables: the scheme with all that differs from its defaults, and its seed or beta.
     scheme : str
-        `trained`, `norm-matched`, `norm-matched-reset` or `identity`.
-    seed : int or None
-    beta : float or None
-    norms : str or None
+        The same without the seed.
+    definition : dict or None
+        What draws random weights: `scheme`, `seed`, `components`, `norms`, `biases`.
+    dynamics : dict or None
+        What moves the theory's particles: `beta`, `step`, and `steps`, None for as many as the model has blocks.
     """
 
     slug: str
     scheme: str
-    seed: int | None = None
-    beta: float | None = None
-    norms: str | None = None
+    definition: dict | None = None
+    dynamics: dict | None = None
 
     @property
     def is_drawn(self):
-        return self.seed is not None
+        return self.definition is not None
 
 
 # The theory starts from a trained model's layer 0, also where the config does not ask for trained weights.
@@ -68,6 +71,8 @@ class Grid:
     ----------
     sources : dict
         Model name -> its source section.
+    depths : dict
+        Model name -> `depth` and `trained_depth`, for the models that run deeper than they were trained.
     prompts : dict
         Prompt name -> path of its file.
     weights : dict
@@ -80,6 +85,7 @@ class Grid:
     """
 
     sources: dict
+    depths: dict
     prompts: dict
     weights: dict
     betas: dict
@@ -120,9 +126,11 @@ def load(config, repository):
     if faults:
         raise Refusal(_headline(faults))
     config = _sorted(_with_defaults(config, schema()))
-    weights = _expand_weights(config["weights"])
+    weights, faults = _expand_weights(config["weights"])
+    sources = {model["name"]: _source(model["source"], repository) for model in config["models"]}
     table = Path(repository) / config["prompts_table"]
     faults += _duplicates("models", [model["name"] for model in config["models"]])
+    faults += _same_sources(sources) + _depth_faults(config["models"], sources)
     faults += _duplicates("prompts", config["prompts"])
     faults += _duplicates("weights", [w.slug for w in weights])
     faults += _duplicates("metrics", config["metrics"])
@@ -138,7 +146,8 @@ def load(config, repository):
     if faults:
         raise Refusal(_headline(faults))
     return config, Grid(
-        sources={model["name"]: _source(model["source"], repository) for model in config["models"]},
+        sources=sources,
+        depths={model["name"]: _depth(model) for model in config["models"] if "depth" in model},
         prompts=prompts,
         weights={w.slug: w for w in weights},
         betas={number_slug(beta): float(beta) for beta in config["energy"]["betas"]},
@@ -157,25 +166,90 @@ def number_slug(number):
 
 
 def _expand_weights(entries):
-    expanded = []
-    for entry in entries:
+    expanded, faults = [], []
+    for index, entry in enumerate(entries):
         scheme = entry["scheme"]
         if scheme == "trained":
             expanded.append(TRAINED)
-        elif scheme == "norm-matched":
-            norms = entry.get("norms", "keep")
-            name = scheme if norms == "keep" else f"{scheme}-{norms}"
-            expanded += [Weights(f"{name}-s{seed}", name, seed=seed, norms=norms) for seed in entry["seeds"]]
+        elif scheme == "identity":
+            expanded += [_identity(entry, beta) for beta in entry["betas"]]
         else:
-            expanded += [Weights(f"{scheme}-b{number_slug(b)}", scheme, beta=float(b)) for b in entry["betas"]]
-    return expanded
+            faults += [f"weights[{index}]: {fault}" for fault in _component_faults(entry)]
+            expanded += [_random(entry, seed) for seed in entry["seeds"]]
+    return expanded, faults
+
+
+def _random(entry, seed):
+    components = entry.get("components", [ALL])
+    definition = {"components": [c for c in (*COMPONENTS, ALL) if c in components], "scheme": entry["scheme"]}
+    if entry["scheme"] != "library-init":
+        definition |= {"norms": entry.get("norms", "keep"), "biases": entry.get("biases", "keep")}
+    name = scheme_name(definition)
+    return Weights(f"{name}-s{seed}", name, definition=_sorted(definition | {"seed": seed}))
+
+
+def _component_faults(entry):
+    components, faults = entry.get("components", [ALL]), []
+    if ALL in components and len(components) > 1:
+        faults.append(f"components: {ALL!r} holds the others; write it alone, or leave components out")
+    if ALL not in components and entry.get("norms") == "reset":
+        faults.append("norms: reset is for all components; norms belong to none, so they stay as trained here")
+    return faults
+
+
+def _identity(entry, beta):
+    step, steps = entry.get("step", 1), entry.get("steps")
+    slug = f"identity-b{number_slug(beta)}"
+    slug += (f"-step{number_slug(step)}" if step != 1 else "") + (f"-n{steps}" if steps else "")
+    return Weights(slug, "identity", dynamics={"beta": float(beta), "step": float(step), "steps": steps})
 
 
 def _source(source, repository):
-    """A local path may be relative to the repository."""
+    """A local path may be relative to the repository; a hub source without a revision is at its main branch."""
+    if source["kind"] == "hub":
+        source = {"revision": "main"} | source
     if source["kind"] == "local":
         source = source | {"path": os.path.normpath(Path(repository) / source["path"])}
     return _sorted(source)
+
+
+def _same_sources(sources):
+    """Two names for one model would compute everything twice; a deeper run holds every shallower one."""
+    first, faults = {}, []
+    for name, source in sources.items():
+        other = first.setdefault(repr(source), name)
+        if other != name:
+            faults.append(
+                f"models: {name!r} and {other!r} have the same source; keep one, with the deepest depth if they differ "
+                "in that: layers up to a smaller depth are a shallower model's"
+            )
+    return faults
+
+
+def _depth(model):
+    return {"depth": model["depth"], "trained_depth": model["trained_depth"]}
+
+
+def _depth_faults(models, sources):
+    """Say which depths cannot be, as far as that is known before the model is here."""
+    faults = []
+    for index, model in enumerate(models):
+        given = [key for key in ("depth", "trained_depth") if key in model]
+        if len(given) == 1:
+            faults.append(f"models[{index}]: {given[0]} alone says nothing: depth and trained_depth go together")
+        elif given and model["depth"] < model["trained_depth"]:
+            faults.append(
+                f"models[{index}]: depth {model['depth']} is less than trained_depth {model['trained_depth']}; leave "
+                "both out: the layers up to any depth are in the model's states"
+            )
+        elif given:
+            config = Path(sources[model["name"]].get("path", "")) / "config.json"
+            if model["source"]["kind"] == "local" and config.is_file():
+                try:
+                    require_deepenable(model["name"], json.loads(config.read_text("utf-8")), **_depth(model))
+                except Refusal as refusal:
+                    faults.append(f"models[{index}]: {refusal}")
+    return faults
 
 
 def _sorted(value):

@@ -33,6 +33,7 @@ def write_report(tables, figures, config, template, output):
     """
     folder = Path(tables[0]).parents[1]
     frames = {Path(path).stem: results.read(path, Path(path).stem) for path in tables}
+    records = {Path(path).stem: results.record(path) for path in tables}
     runs = [row | {"record": json.loads(row["record"])} for row in frames["runs"].to_pylist()]
     sections = [
         {"question": question, "figures": [_figure(folder / "figures", name) for name, _ in members]}
@@ -54,8 +55,8 @@ def write_report(tables, figures, config, template, output):
         prompts=list(dict.fromkeys(run["prompt"] for run in runs)),
         undefined=undefined_states(metrics),
         mixed=mixed_runs(runs),
-        definitions=[_definition(name) for name in frames],
-        provenance={Path(path).stem: results.record(path) for path in tables},
+        definitions=[_definition(name) | {"made_on": made_on(records[name])} for name in frames],
+        provenance=records,
         config=config,
         versions=versions("snakemake", "matplotlib", "pandas", "numpy", "pyarrow"),
     )
@@ -100,6 +101,26 @@ def mixed_runs(runs):
         "versions": {json.dumps(run["record"]["versions"], sort_keys=True) for run in passes},
     }
     return {key: sorted(values) for key, values in seen.items() if len(values) > 1}
+
+
+def made_on(record):
+    """Say on which devices and in which number types the states behind a table were made, and whether it mixes them.
+
+    Parameters
+    ----------
+    record : dict
+        The table's record; that of the runs has no `states`, since each of its rows says so for itself.
+    """
+    if "states" not in record:
+        return "Each row gives its device and number type."
+    devices, dtypes = (_listed(record["states"][key]) for key in ("device", "dtype"))
+    words = f"States made on {', '.join(devices)}, in {', '.join(dtypes)}"
+    mixed = [name for name, values in (("devices", devices), ("number types", dtypes)) if len(values) > 1]
+    return f"{words}: this table mixes {' and '.join(mixed)}." if mixed else f"{words}."
+
+
+def _listed(value):
+    return value if isinstance(value, list) else [value]
 
 
 def _figure(folder, name):

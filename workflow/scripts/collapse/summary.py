@@ -18,7 +18,18 @@ QUANTITIES = (
     ("inner_products", "mean_inner_product_without_rogue", WITHOUT_ROGUE, -1),
     ("effective_rank", "effective_rank_sphere", "Effective rank of the directions", 1),
 )
-RANDOM = ("norm-matched", "norm-matched-reset")
+# Schemes that redraw all weights, in the order in which one is taken as the baseline, and what to call them. A scheme
+# limited to components is a question about those, never the baseline.
+RANDOM = {
+    "norm-matched": "random weights of the same norms",
+    "orthogonal": "random orthogonal weights",
+    "library-init": "freshly initialised weights",
+    "shuffled": "shuffled weights",
+    "spectrum-matched": "random weights of the same spectra",
+}
+VARIANTS = {"": "", "-reset": " with norms reset", "-zero-bias": " with zero biases"}
+VARIANTS["-reset-zero-bias"] = " with norms reset and zero biases"
+BASELINES = {base + variant: RANDOM[base] + words for base in RANDOM for variant, words in VARIANTS.items()}
 
 
 def headline(frames):
@@ -43,7 +54,7 @@ def headline(frames):
     summary = []
     for model in models:
         values = [last_block(frames[table], model, column) for table, column, *_ in found]
-        random = next((scheme for scheme in RANDOM for lines in values if scheme in lines), None)
+        random = next((scheme for scheme in BASELINES for lines in values if scheme in lines), None)
         rows = [_row(lines, label, sign, random) for lines, (_, _, label, sign) in zip(values, found)]
         summary.append({"model": model, "random": random, "rows": rows})
     return summary
@@ -96,9 +107,7 @@ def _row(lines, label, sign, random):
 
 
 def _words(verdict, random):
-    baseline = "random weights of the same norms"
-    if random == "norm-matched-reset":
-        baseline += " with norms reset"
+    baseline = BASELINES[random]
     further, closer, known = verdict["resists"], verdict["collapses"], verdict["n"] - verdict["undefined"]
     everywhere = f"on all {known} prompts" if known > 1 else "on the one prompt"
     if further == known:

@@ -1,10 +1,11 @@
 """The theory's particles: attention with Q = K = V = I on the sphere, started from a model's own layer 0.
 
-    x_i <- normalise(x_i + sum_j softmax_j(beta <x_i, x_j>) x_j)
+    x_i <- normalise(x_i + h sum_j softmax_j(beta <x_i, x_j>) x_j)
 
-one step per layer, the softmax over j <= i where the model is causal. Everything here is float64.
+the softmax over j <= i where the model is causal. By default h = 1, one step per layer; as h goes to zero, k steps are
+the flow of the theory at time k h. Everything here is float64.
 
-Source: Geshkovski et al., arXiv 2312.10794 (self-attention dynamics on the sphere), with a step of size one.
+Source: Geshkovski et al., arXiv 2312.10794 (self-attention dynamics on the sphere).
 """
 
 import math
@@ -17,7 +18,7 @@ from collapse.provenance import versions
 from collapse.states import StatesFile, writing
 
 
-def identity_dynamics(H, beta, n_steps, is_causal):
+def identity_dynamics(H, beta, n_steps, is_causal, step=1.0):
     """Yield the particles at the start and after each step.
 
     Parameters
@@ -30,6 +31,8 @@ def identity_dynamics(H, beta, n_steps, is_causal):
         Number of steps.
     is_causal : bool
         Whether particle i sees only j <= i.
+    step : float
+        Size of a step, > 0.
 
     Yields
     ------
@@ -39,16 +42,18 @@ def identity_dynamics(H, beta, n_steps, is_causal):
     Raises
     ------
     Refusal
-        If H is no matrix or holds NaN or infinity, or beta is negative or no number.
+        If H is no matrix or holds NaN or infinity, beta is negative or no number, or step is not a number above 0.
     Undefined
         If a token has a zero state: it has no direction to start from.
     """
     if not (math.isfinite(beta) and beta >= 0):
         raise Refusal(f"the inverse temperature beta must be a number from 0 on, found {beta!r}")
+    if not (math.isfinite(step) and step > 0):
+        raise Refusal(f"the size of a step must be a number above 0, found {step!r}")
     X = on_sphere(H)
     yield X
     for _ in range(n_steps):
-        X = on_sphere(X + identity_attention(X, beta, is_causal) @ X)
+        X = on_sphere(X + step * (identity_attention(X, beta, is_causal) @ X))
         yield X
 
 
@@ -80,19 +85,34 @@ def attention_of_states(path):
         yield identity_attention(X, record["beta"], record["is_causal"])[None]
 
 
-def identity_states(trained_states, weights, beta, output):
-    """Store the particles that start from the layer 0 of a trained run, with its tokens and as many steps as blocks.
+def identity_states(trained_states, weights, beta, step, steps, output):
+    """Store the particles that start from the layer 0 of a trained run, with its tokens.
 
-    Layer 0 holds the starting directions: particles live on the sphere, so all states have norm 1.
+    Layer 0 holds the starting directions: particles live on the sphere, so all states have norm 1. There are `steps`
+    steps, or as many as the model has blocks where that is None; a step takes the place of a block.
+
+    Raises
+    ------
+    Refusal
+        If a token has no direction to start from, or it is not known whether the model is causal.
     """
     source = StatesFile(trained_states)
     start = source.metadata
+    if start["is_causal"] is None:
+        raise Refusal(
+            f"{trained_states}: model type {start['model_type']!r} has no entry in ARCHITECTURES of "
+            "collapse/architectures.py, so whether the particles see those after them is not known: add one, or take "
+            "identity out of the weights"
+        )
+    n_steps = steps or start["n_blocks"]
     record = start | {
         "weights": weights,
         "scheme": "identity",
         "seed": None,
         "beta": beta,
-        "n_states": start["n_blocks"] + 1,
+        "step": step,
+        "n_blocks": n_steps,
+        "n_states": n_steps + 1,
         "device": "cpu",
         "dtype": "float64",
         "attention": "identity",
@@ -101,8 +121,7 @@ def identity_states(trained_states, weights, beta, output):
     }
     with writing(output, source.tokens(), start["dimension"], record) as write:
         try:
-            particles = identity_dynamics(source.read(0), beta, start["n_blocks"], start["is_causal"])
-            for layer, X in enumerate(particles):
+            for layer, X in enumerate(identity_dynamics(source.read(0), beta, n_steps, start["is_causal"], step)):
                 write(layer, "block" if layer else "embedding", X)
         except Undefined as reason:
             raise Refusal(

@@ -1,5 +1,7 @@
 """What the figures share: a grid of panels with prompts down and models across, and words about the data."""
 
+import math
+
 import matplotlib.figure
 import numpy as np
 from matplotlib.lines import Line2D
@@ -58,12 +60,16 @@ def plot_control(axis, frame, column):
 
 def legend(figure, frame, columns, extra=()):
     """Put one legend above all panels: lines, their bands, undefined values of `columns`, and what else is drawn."""
-    handles = []
+    handles, bands = [], []
     for _, runs in _lines(frame):
         look = _look(runs)
         handles.append(Line2D([], [], **look))
         if runs["seed"].nunique() > 1:
-            handles.append(Patch(color=look["color"], alpha=0.25, lw=0, label="range over seeds"))
+            bands.append(look["color"])
+    if bands:
+        # One entry for all: each band has the colour of its line.
+        color = bands[0] if len(bands) == 1 else "#777777"
+        handles.append(Patch(color=color, alpha=0.25, lw=0, label="range over seeds"))
     if (frame["stage"] == "final_norm").any():
         handles.append(
             Line2D([], [], ls="", marker="o", mfc="white", mec="#444444", ms=4, label="after the final norm")
@@ -73,6 +79,9 @@ def legend(figure, frame, columns, extra=()):
     handles += extra
     # The longest entry takes a good two inches.
     n_columns = min(len(handles), int(figure.get_figwidth() / 2.2))
+    # Room for three rows is in every figure; many kinds of weights take more, which panels must not give.
+    more_rows = max(0, math.ceil(len(handles) / n_columns) - 3)
+    figure.set_figheight(figure.get_figheight() + 0.18 * more_rows)
     figure.legend(handles=handles, loc="outside upper center", ncols=n_columns)
 
 

@@ -1,5 +1,7 @@
 """The one style of all figures: colours that colour-blind readers tell apart, line styles that survive grey print."""
 
+import re
+
 import matplotlib
 
 RC = {
@@ -33,7 +35,42 @@ LOOKS = {
         "linewidth": 1.3,
         "label": "random (norm-matched, norms reset)",
     },
+    "orthogonal": {
+        "color": "#E69F00",
+        "linestyle": "-.",
+        "linewidth": 1.3,
+        "label": "random (orthogonal)",
+    },
+    "library-init": {
+        "color": "#000000",
+        "linestyle": (0, (7, 2)),
+        "linewidth": 1.0,
+        "label": "random (library initialisation)",
+    },
+    "shuffled": {
+        "color": "#56B4E9",
+        "linestyle": (0, (3, 1, 1, 1, 1, 1)),
+        "linewidth": 1.3,
+        "label": "random (shuffled entries)",
+    },
+    "spectrum-matched": {
+        "color": "#009E73",
+        "linestyle": (0, (8, 2, 1, 2)),
+        "linewidth": 1.3,
+        "label": "random (spectrum-matched)",
+    },
 }
+# What a variant of a scheme changes, by the word in its name, which is also what its label says. Dashes tell variants
+# of one scheme apart, also in grey.
+VARIANTS = {
+    "embeddings": {"color": "#E69F00", "linestyle": (0, (1, 2))},
+    "qk": {"color": "#56B4E9", "linestyle": (0, (4, 2))},
+    "ov": {"color": "#009E73", "linestyle": (0, (4, 1, 1, 1))},
+    "mlp": {"color": "#CC79A7", "linestyle": (0, (9, 2))},
+    "reset": {"color": "#CC79A7", "linestyle": (0, (5, 1, 1, 1))},
+    "zero-bias": {"color": "#777777", "linestyle": (0, (2, 1))},
+}
+COMPONENTS = ("embeddings", "qk", "ov", "mlp")
 # The theory, one look per beta in order of appearance.
 THEORY = {"linestyle": ":", "linewidth": 1.6}
 THEORY_COLOURS = ("#009E73", "#56B4E9", "#E69F00", "#000000")
@@ -51,11 +88,31 @@ def apply():
 
 def look(scheme, weights):
     """Return the line style of weights; a theory line has a colour of its beta, which its label names."""
-    if scheme != "identity":
+    if scheme in LOOKS:
         return LOOKS[scheme]
-    beta = weights.removeprefix("identity-b")
+    if scheme != "identity":
+        return _variant(scheme)
+    beta, step, steps = re.fullmatch(r"identity-b(.+?)(?:-step(.+?))?(?:-n(\d+))?", weights).groups()
     colour = THEORY_COLOURS[0 if beta == "1" else 1 + sum(beta.encode()) % (len(THEORY_COLOURS) - 1)]
-    return THEORY | {"color": colour, "label": f"theory, Q = K = V = I, beta {beta}"}
+    said = [f"step {step}"] * bool(step) + [f"{steps} steps"] * bool(steps)
+    dash = {"linestyle": (0, (1, 3))} if said else {}
+    return THEORY | dash | {"color": colour, "label": ", ".join([f"theory, Q = K = V = I, beta {beta}", *said])}
+
+
+def _variant(scheme):
+    """The look of a scheme that is limited to components, or treats norms or biases in another way.
+
+    Several components at once have the colour of the scheme itself and the dash of the first.
+    """
+    base = next(name for name in LOOKS if scheme.startswith(f"{name}-") and name != "norm-matched-reset")
+    words = [word for word in VARIANTS if f"-{word}" in scheme.removeprefix(base)]
+    own = LOOKS[base] | VARIANTS[words[0]]
+    limited = [word for word in words if word in COMPONENTS]
+    if len(limited) > 1:
+        own["color"] = LOOKS[base]["color"]
+    said = [" and ".join(limited) + " only"] * bool(limited)
+    said += ["norms reset"] * ("reset" in words) + ["biases zero"] * ("zero-bias" in words)
+    return own | {"linewidth": 1.0, "label": LOOKS[base]["label"].removesuffix(")") + f", {', '.join(said)})"}
 
 
 def prompt_label(prompt):

@@ -1,0 +1,45 @@
+"""Every kind of weights has a look and a label of its own."""
+
+import itertools
+
+import pytest
+
+from collapse.components import COMPONENTS
+from collapse.figures.style import LOOKS, look
+from collapse.schemes import DRAWS
+from collapse.summary import BASELINES
+
+WHOLE = [*DRAWS, "library-init"]
+LIMITED = [f"{scheme}-{component}" for scheme in WHOLE for component in COMPONENTS]
+
+
+def test_every_scheme_that_can_be_a_baseline_has_a_look_and_every_whole_scheme_can_be_one():
+    assert set(WHOLE) <= set(LOOKS) and set(WHOLE) <= set(BASELINES)
+    assert all(look(scheme, f"{scheme}-s0")["label"] for scheme in BASELINES)
+
+
+@pytest.mark.parametrize(
+    "schemes",
+    [
+        ["trained", *WHOLE, "norm-matched-reset"],
+        *([[w, *(s for s in LIMITED if s.startswith(f"{w}-"))] for w in WHOLE]),
+    ],
+)
+def test_lines_that_stand_in_one_panel_differ_in_colour_or_dash_and_in_their_label(schemes):
+    looks = [look(scheme, scheme) for scheme in schemes]
+    for a, b in itertools.combinations(looks, 2):
+        assert a["label"] != b["label"]
+        # Dashes alone tell them apart, as in grey print.
+        assert a["linestyle"] != b["linestyle"]
+
+
+def test_a_label_says_all_that_a_variant_changes():
+    assert look("norm-matched-qk-ov-zero-bias", "")["label"] == "random (norm-matched, qk and ov only, biases zero)"
+    assert look("orthogonal-reset", "")["label"] == "random (orthogonal, norms reset)"
+    assert look("library-init-mlp", "")["label"] == "random (library initialisation, mlp only)"
+
+
+def test_a_label_of_the_theory_names_its_dynamics():
+    assert look("identity", "identity-b1")["label"] == "theory, Q = K = V = I, beta 1"
+    assert look("identity", "identity-b1e-05")["label"].endswith("beta 1e-05")
+    assert look("identity", "identity-b2-step0.1-n400")["label"].endswith("beta 2, step 0.1, 400 steps")
