@@ -61,3 +61,9 @@ def table_files(table):
 def table_names():
     """Every table of results/tables."""
     return ["runs", *GRID.metrics, *token_tables()]
+
+
+def claims_tables():
+    """The tables that the claims read, of those that the config computes."""
+    claimed = {test["table"] for claim in GRID.claims for test in claim["tests"]}
+    return ["runs", *(table for table in table_names() if table in claimed)]
