@@ -160,7 +160,8 @@ def _empty():
 
 def _test(claim, test, frames, model, trained_depth):
     """One row of the table."""
-    keys = {"model": model, "claim": claim["id"], "test": test["name"], "statement": claim["statement"]}
+    keys = {"model": model, "claim": claim["id"], "test": test["name"]}
+    keys |= {"statement": claim["statement"], "source": claim["source"]}
     keys |= {"words": in_words(test), "column": test["column"], "table": test["table"]}
     try:
         if claim["models"] is not None and model not in claim["models"]:

@@ -78,10 +78,13 @@ def _name_faults(claim, models, schemes):
     for name in claim["models"] or []:
         if name not in models:
             faults.append(f"models: {name!r} is no model of the config{suggest(name, models)}; it has: {_list(models)}")
-    for test in claim["tests"]:
-        where = "test" if test["name"] == CLAIM else f"control {test['name']!r}"
-        faults += [f"{where}: {fault}" for fault in _test_faults(test, schemes)]
-        if test is not claim["tests"][0] and test | {"name": CLAIM} == claim["tests"][0]:
+    own, *controls = claim["tests"]
+    told = _test_faults(own, schemes)
+    faults += [f"test: {fault}" for fault in told]
+    for control in controls:
+        where = f"control {control['name']!r}"
+        faults += [f"{where}: {fault}" for fault in _test_faults(control, schemes) if fault not in told]
+        if control | {"name": CLAIM} == own:
             faults.append(f"{where}: changes nothing")
     return faults
 

@@ -12,16 +12,19 @@ from collapse.atomic import write_text
 from collapse.captions import read_caption
 from collapse.provenance import versions
 from collapse.reasons import FIRST_LAYER, reason_kind
+from collapse.scorecard import scorecard
 from collapse.summary import headline, sentences
 
 
-def write_report(tables, figures, config, template, output):
+def write_report(tables, claims, figures, config, template, output):
     """Write the report.
 
     Parameters
     ----------
     tables : list of path
-        Every results table.
+        Every results table of the grid.
+    claims : path
+        The table of claims.
     figures : dict
         Name of each figure -> the question under which it stands; its files lie in figures/ beside tables/.
     config : dict
@@ -45,6 +48,7 @@ def write_report(tables, figures, config, template, output):
         loader=jinja2.FileSystemLoader(Path(template).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
     page = environment.get_template(Path(template).name).render(
+        scorecard=scorecard(results.read(claims, "claims").to_pylist(), list(figures)),
         headline=last_blocks,
         found=sentences(last_blocks),
         sections=sections,
@@ -54,8 +58,8 @@ def write_report(tables, figures, config, template, output):
         prompts=list(dict.fromkeys(run["prompt"] for run in runs)),
         undefined=undefined_states(metrics),
         mixed=mixed_runs(runs),
-        definitions=[_definition(name) for name in frames],
-        provenance={Path(path).stem: results.record(path) for path in tables},
+        definitions=[_definition(name) for name in [*frames, "claims"]],
+        provenance={Path(path).stem: results.record(path) for path in [*tables, claims]},
         config=config,
         versions=versions("snakemake", "matplotlib", "pandas", "numpy", "pyarrow"),
     )

@@ -1,18 +1,21 @@
 """What a handful of prompts can show: an interval for their mean, a sign test, and a correction for many tests.
 
-The prompt is the unit. With values v_1 ... v_n of n prompts, mean m and population standard deviation s:
+The prompt is the unit. With values v_1 ... v_n of n prompts, mean m and standard deviation s:
 
-    interval    [m - q_high s, m - q_low s], q the 2.5 % and 97.5 % quantiles of t* = (m* - m) / s*
+    interval    [m - q_high s / sqrt(n), m - q_low s / sqrt(n)], q the 2.5 % and 97.5 % quantiles of
+                t* = (m* - m) sqrt(n) / s*
     sign test   p = P(at least k of n) of a fair coin, where k prompts by themselves say what is claimed
     Holm        the i-th smallest of N p-values times N - i + 1, never falling, at most 1
 
-m* and s* are the mean and the deviation of the values under random weights Beta(1/2, 3/2), one per prompt: Owen's
-bootstrap t. Plain resampling of a few prompts often draws one prompt n times, whose s* of 0 makes the interval
-infinite; percentile and BCa intervals are finite, and at 4 prompts cover the mean 80 % of the time instead of 95 %.
-This one covers it in 93 to 97 % of the cases at 20 prompts; at 4, in 94 % for a symmetric quantity and in 89 % for one
-as skewed as an exponential (tests/unit/test_statistics.py simulates both).
+m* and s* are those of n values drawn with replacement, each with Gaussian noise of deviation s / sqrt(n): the smoothed
+bootstrap t. Without the noise a few prompts often yield one prompt n times, whose s* of 0 makes the interval infinite;
+percentile and BCa intervals are finite, and at 4 prompts cover the mean 80 % of the time instead of 95 %. This one
+covers it in 93 to 97 % of the cases at 20 prompts (92.5 % under tails as heavy as Laplace's); at 4, in 95 % for a
+symmetric quantity and in 91 % for one as skewed as an exponential (tests/unit/test_statistics.py, docs/claims.md).
 
-Source: A. Owen, Better bootstrap t confidence intervals for the mean, arXiv 2508.10083; S. Holm, A simple sequentially
+Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap (1993), 12.5; T. Hesterberg, Unbiasing the bootstrap:
+bootknife sampling vs. smoothing (2004), for the noise, which restores the variance that resampling loses; A. Owen,
+Better bootstrap t confidence intervals for the mean, arXiv 2508.10083, on infinite ones; S. Holm, A simple sequentially
 rejective multiple test procedure, Scand. J. Statist. 6 (1979).
 
 Traps: n equal values give an interval of no width, which says that these prompts agree and nothing of another one; the
@@ -30,7 +33,7 @@ from collapse.errors import Undefined
 LEVEL = 0.95
 DRAWS = 9999
 SEED = 0
-# Of two values the bootstrap knows a distance and nothing of a distribution.
+# Of two values it knows a distance and nothing of a distribution.
 MIN_PROMPTS = 3
 
 
@@ -62,7 +65,7 @@ def interval(values):
     (2.0, 2.0)
     >>> low, high = interval([1.0, 2.0, 3.0, 4.0])
     >>> round(low, 1), round(high, 1)
-    (0.6, 4.5)
+    (0.2, 4.8)
     """
     n = len(values)
     if n < MIN_PROMPTS:
@@ -70,20 +73,19 @@ def interval(values):
     x = np.sort(np.asarray(values, dtype=np.float64))
     if x[0] == x[-1]:
         return float(x[0]), float(x[0])
-    m, s = x.mean(), x.std()
-    weights = _weights(n)
-    shift = weights @ ((x - m) / s)
-    spread = np.sqrt(np.einsum("ij,ij->i", weights, np.square((x - m) / s - shift[:, None])))
-    t = np.sort(shift / np.maximum(spread, np.finfo(np.float64).tiny))
+    m, s = x.mean(), x.std(ddof=1)
+    picks, noise = _draws(n)
+    drawn = ((x - m) / s)[picks] + noise
+    t = np.sort(drawn.mean(axis=1) / drawn.std(axis=1, ddof=1))
     tail = round((1 - LEVEL) / 2 * (DRAWS + 1))
     return float(m - t[-tail] * s), float(m - t[tail - 1] * s)
 
 
 @lru_cache(maxsize=8)
-def _weights(n):
-    """DRAWS sets of n random weights that add up to 1."""
-    weights = np.random.default_rng([SEED, n]).beta(0.5, 1.5, size=(DRAWS, n))
-    return weights / weights.sum(axis=1, keepdims=True)
+def _draws(n):
+    """Return which of n values each of DRAWS samples takes, and the noise on them in units of s."""
+    generator = np.random.default_rng([SEED, n])
+    return generator.integers(0, n, size=(DRAWS, n)), generator.normal(scale=n**-0.5, size=(DRAWS, n))
 
 
 def sign_test(n_supporting, n):
