@@ -33,6 +33,8 @@ def scorecard(rows, drawn):
     for name in dict.fromkeys(row["claim"] for row in rows):
         cells = [row for row in own if row["claim"] == name]
         tests = [row for row in rows if row["claim"] == name]
+        order = list(dict.fromkeys(row["test"] for row in tests))
+        tests.sort(key=lambda row: order.index(row["test"]))
         words = {"id": name, "statement": cells[0]["statement"], "source": cells[0]["source"]}
         claims.append(words | {"split": split(cells), "cells": cells, "tests": tests})
     counts = {
