@@ -91,3 +91,7 @@ def test_a_verdict_leads_to_the_figure_of_its_column_or_table(table, column, exp
 def test_a_figure_of_one_model_is_only_for_that_model():
     row = {"table": "clusters", "column": "n_clusters", "model": "b"}
     assert figure_of(row, DRAWN) == "clusters/b"
+
+
+def test_without_claims_there_is_an_empty_scorecard():
+    assert scorecard([], DRAWN) == {"models": [], "claims": [], "counts": {}, "n_tests": 0, "smallest_p": {}}
