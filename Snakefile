@@ -39,6 +39,13 @@ rule all:
         rules.report.input,
 
 
+# Said once, where the user is, not by every job.
+if workflow.is_main_process:
+    warning = describe(outdated("results/tables"), rules_behind)
+    if warning:
+        logger.warning(warning)
+
+
 onsuccess:
     discard_drawn_weights()
     if Path(REPORT).exists():

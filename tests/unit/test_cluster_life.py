@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from sklearn.metrics import adjusted_rand_score
 
 from collapse.errors import Refusal
-from collapse.metrics.cluster_life import COLUMNS, STEP_COLUMNS, cluster_life, clustered_share
+from collapse.metrics.cluster_life import COLUMNS, STEP_COLUMNS, cluster_life
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -299,7 +299,6 @@ def test_few_tokens_are_no_crash(n, label):
 
 def test_no_layers_are_no_rows():
     assert life([]) == []
-    assert clustered_share([]) is None
 
 
 @pytest.mark.parametrize(
@@ -317,28 +316,8 @@ def test_no_layers_are_no_rows():
 def test_labels_that_cannot_be_are_refused(layers, cause):
     with pytest.raises(Refusal, match=cause):
         life(layers)
-    with pytest.raises(Refusal, match=cause):
-        clustered_share(layers)
 
 
 def test_layers_can_come_one_by_one():
     layers = trajectory(3)
     assert life(iter(layers)) == life(layers)
-    assert clustered_share(iter(layers)).tolist() == clustered_share(layers).tolist()
-
-
-def test_the_share_of_layers_clustered_counts_layers_with_clusters_defined():
-    layers = [[0, 0, -1, -1], None, [0, 0, 0, -1], [-1, 3, 3, -1], [-1, 0, 0, -1]]
-    assert clustered_share(layers).tolist() == [0.5, 1, 0.75, 0]
-
-
-def test_where_no_layer_has_clusters_defined_no_token_has_a_share():
-    assert clustered_share([None, None]) is None
-
-
-@laws
-@given(seeds)
-def test_the_share_is_a_count_per_token(seed):
-    layers = trajectory(seed)
-    expected = [sum(layer[i] >= 0 for layer in layers) / len(layers) for i in range(len(layers[0]))]
-    assert clustered_share(layers) == pytest.approx(expected)

@@ -274,6 +274,11 @@ def test_no_metric_depends_on_code_that_loads_models(copy):
     heavy = {"collapse/checkpoint.py", "collapse/forward.py", "collapse/weights.py", "collapse/extraction.py"}
     for name in registry.METRICS:
         assert not heavy & set(copy.dependencies(registry.module(name), "metric.py"))
+    assert not heavy & set(copy.dependencies("attention_received.py", "identity_attention.py"))
+
+
+def test_extraction_depends_on_nothing_of_attention(copy):
+    assert not [path for path in copy.dependencies("extract.py", "identity_states.py") if "attention" in path]
 
 
 def test_every_dependency_is_a_file_of_the_scripts():

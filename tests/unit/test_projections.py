@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from clouds import broken, cloud, coarse_cloud, copies, laws, lengths, rotation, seeds, shapes, unit
 from hypothesis import given, settings
 from sklearn.decomposition import PCA
@@ -15,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from collapse.errors import Refusal
 from collapse.metrics import projections as module
 from collapse.metrics.projections import COLUMNS, METHODS, projections
+from collapse.registry import METHOD_OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning", "error::FutureWarning")
 
@@ -31,7 +33,7 @@ def one_thread():
 
 
 def one(method, H, **options):
-    return projections(H, [method], **SETTINGS | options)
+    return projections(H, method, **SETTINGS | options)
 
 
 def places(rows):
@@ -286,13 +288,22 @@ def test_the_global_random_state_is_neither_read_nor_moved(method):
     assert one(method, cloud(20, 5)) == first
 
 
-def test_methods_come_in_their_order_and_tokens_in_theirs():
-    H = cloud(12, 5)
-    rows = projections(H, ["tsne", "pca"], **SETTINGS)
-    assert [row["method"] for row in rows] == ["tsne"] * 12 + ["pca"] * 12
-    assert rows[:12] == one("tsne", H)
-    assert rows[12:] == one("pca", H)
-    assert projections(H, [], **SETTINGS) == []
+@pytest.mark.parametrize("method", METHODS)
+def test_the_options_of_a_method_are_those_that_change_its_picture(method):
+    """`depths` choose the layers and are no option of the function; the rest must be what the method reacts to."""
+    H = cloud(40, 6)
+    changes = {"seed": 1, "perplexity": 5, "n_neighbors": 4}
+    sees = {name for name, value in changes.items() if one(method, H, **{name: value}) != one(method, H)}
+    assert sees == set(METHOD_OPTIONS[method]) - {"depths"}
+
+
+def test_the_registry_and_the_config_know_all_methods():
+    spec = yaml.safe_load((SCRIPTS.parent / "schemas" / "config.schema.yaml").read_text())
+    assert (
+        list(METHOD_OPTIONS)
+        == list(METHODS)
+        == spec["properties"]["projections"]["properties"]["methods"]["items"]["enum"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -382,14 +393,13 @@ def test_an_error_of_the_library_reaches_the_user(method, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("methods", "loaded"),
-    [(["pca"], []), (["tsne"], ["sklearn"])],
-    ids=["pca", "tsne"],
+    ("method", "loaded"),
+    [("pca", []), ("tsne", ["sklearn"])],
 )
-def test_a_library_is_imported_only_for_its_method(methods, loaded):
+def test_a_library_is_imported_only_for_its_method(method, loaded):
     code = (
         "import sys, numpy as np; from collapse.metrics.projections import projections;"
-        f"projections(np.random.default_rng(0).normal(size=(9, 4)), {methods}, 0, 5, 5);"
+        f"projections(np.random.default_rng(0).normal(size=(9, 4)), {method!r}, 0, 5, 5);"
         "print([name for name in ('sklearn', 'umap', 'numba') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, capture_output=True, text=True, check=True)
@@ -420,7 +430,7 @@ def test_broken_states_are_refused(H, cause):
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
-        ({"methods": ["pca", "isomap"]}, "no projection 'isomap': use pca, tsne, umap"),
+        ({"method": "isomap"}, "no projection 'isomap': use pca, tsne, umap"),
         ({"perplexity": 1}, "at least 2, found 1 and 15"),
         ({"perplexity": math.nan}, "at least 2, found nan and 15"),
         ({"n_neighbors": 1}, "at least 2, found 30 and 1"),
@@ -429,7 +439,7 @@ def test_broken_states_are_refused(H, cause):
 )
 def test_options_that_cannot_be_are_refused(options, cause):
     with pytest.raises(Refusal, match=cause):
-        projections(cloud(20, 5), **SETTINGS | {"methods": ["pca"]} | options)
+        projections(cloud(20, 5), **SETTINGS | {"method": "pca"} | options)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -444,7 +454,7 @@ def test_the_input_is_left_as_it_was(method):
 @given(seeds)
 def test_coarse_clouds_get_finite_coordinates_or_a_reason(seed):
     H = coarse_cloud(seed)
-    rows = projections(H, ["pca"], **SETTINGS)
+    rows = one("pca", H)
     assert len(rows) == len(H)
     for row in rows:
         assert_row_is_honest(row)

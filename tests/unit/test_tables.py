@@ -36,6 +36,26 @@ CONTRACT = {
         "row_order_ari",
     ],
     "cluster_labels": ["position", "label", "probability"],
+    "cluster_life": ["births", "deaths", "merges", "splits", "adjacent_ari"],
+    "pair_groups": ["group", "mean_inner_product", "mass_near_one", "share_of_pairs"],
+    "spectral_k": ["spectral_k", "gap", "gap_ratio"],
+    "fiedler": [
+        "head",
+        "fiedler_published",
+        "fiedler_published_uniform",
+        "fiedler_symmetric",
+        "fiedler_symmetric_uniform",
+        "fiedler_symmetric_sinkhorn",
+        "fiedler_symmetric_sinkhorn_uniform",
+        "sinkhorn_residual",
+        "sinkhorn_rounds",
+        "converged",
+        "n_components",
+    ],
+    "attention_tokens": ["position", "received", "received_uniform"],
+    "attention_received": ["group", "received", "received_mask_corrected", "share_of_tokens"],
+    "attention_entropy": ["head", "entropy", "entropy_uniform"],
+    "projections": ["position", "method", "x", "y"],
 }
 
 
@@ -80,7 +100,9 @@ def names(directory):
 def test_the_columns_of_every_metric_are_those_described(metric):
     # The script adds what the tokens of a cluster say, which a cloud of points cannot know.
     added = duplicate_tokens.COLUMNS if metric == "clusters" else ()
-    assert [*registry_columns(metric), *added] == list(ALL[metric]["columns"])
+    # These say which token a row is of, and by which method.
+    described = [name for name in ALL[metric]["columns"] if name not in ("position", "method")]
+    assert [*registry_columns(metric), *added] == described
 
 
 def test_the_columns_of_a_token_are_those_described():
@@ -91,9 +113,9 @@ def test_the_columns_of_a_token_are_those_described():
             assert list(token) == [*ALL[metric.token_table]["columns"], "undefined"]
 
 
-def test_every_table_belongs_to_a_metric_or_to_the_runs():
+def test_every_table_belongs_to_a_metric_to_the_runs_or_to_the_claims():
     token_tables = {metric.token_table for metric in registry.METRICS.values() if metric.token_table}
-    assert set(ALL) == {"runs"} | set(registry.METRICS) | token_tables
+    assert set(ALL) == {"runs", "claims"} | set(registry.METRICS) | token_tables
 
 
 @pytest.mark.parametrize("table", CONTRACT)

@@ -1,12 +1,15 @@
 """The scorecard of a finished run: `snakemake claims`, a user's own claim, and one that is refused."""
 
+import os
 import re
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from collapse import tables
 from collapse.claims import NOT_MEASURED, UNDEFINED
+from collapse.provenance import pack, unpack
 
 OWN = {
     "id": "own",
@@ -104,6 +107,17 @@ def test_a_claim_that_names_what_is_not_there_stops_before_any_job(changed):
     assert "test: column: inner_products has no column 'mean_inner_products'" in done.stdout
     assert "did you mean 'mean_inner_product'?" in done.stdout
     assert "Traceback" not in done.stdout and "Job stats" not in done.stdout
+
+
+def test_other_versions_behind_the_claims_are_said_with_the_command_that_makes_them_again(changed):
+    path = changed.root / "results/tables/claims.parquet"
+    data, times = pq.read_table(path), (path.stat().st_atime, path.stat().st_mtime)
+    record = unpack(data.schema.metadata)
+    record["versions"]["numpy"] = "1.0.0"
+    pq.write_table(data.replace_schema_metadata(pack(record)), path)
+    os.utime(path, times)
+    said = changed.snakemake("--dry-run").stdout
+    assert "* claims: numpy 1.0.0, now" in said and "--forcerun score_claims" in said
 
 
 def test_a_changed_claim_runs_the_scorecard_and_another_order_of_keys_nothing(changed):

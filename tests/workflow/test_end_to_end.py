@@ -42,7 +42,7 @@ def test_a_second_run_does_nothing(finished):
 def test_every_table_holds_the_whole_grid_and_nothing_else(finished, name):
     data = table(finished, name)
     n_states = {w: 5 if w != "identity-b1" else 4 for w in WEIGHTS}
-    axis = 2 if METRICS[name].per_beta else 1
+    axis = 2 if METRICS[name].axis == "beta" else 1
     found = {}
     for row in data.select(["weights", "prompt", "tokens"]).to_pylist():
         key = (row["weights"], row["prompt"], row["tokens"])

@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow" / "scripts"))
 from collapse.codehash import code_hash
 from collapse.config import TRAINED, load
 from collapse.errors import Refusal
+from collapse.outdated import describe, outdated
 from collapse.registry import FIGURES, METHOD_OPTIONS, METRICS, module
 from collapse.tables import description_hash, type_hash
 

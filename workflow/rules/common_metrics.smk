@@ -48,6 +48,25 @@ def metric_code(metric, script="metric.py"):
     return code_hash(module(metric), script) + "".join(type_hash(table) for table in tables)
 
 
+def rules_behind(table):
+    """The rules whose jobs compute a table, or, for `states`, the states that all are computed from."""
+    theory = bool(slugs(lambda weights: weights.beta is not None))
+    if table == "states":
+        return ["extract"] + ["identity_states"] * theory
+    if table == "claims":
+        return ["score_claims"]
+    metric = token_tables().get(table, table)
+    if metric not in GRID.metrics:
+        return []
+    if metric in attention_metrics():
+        return ["attention"] + ["identity_attention"] * theory
+    if metric in ("clusters", "projections", "attention_received"):
+        return [metric]
+    if METRICS[metric].axis:
+        return ["metric_at_beta"]
+    return ["metric" if METRICS[metric].over in ("layer", "trajectory") else "metric_of_clusters"]
+
+
 def token_tables():
     """The second tables, of labels per token, with the metric that makes each."""
     return {METRICS[metric].token_table: metric for metric in GRID.metrics if METRICS[metric].token_table}

@@ -69,6 +69,7 @@ COLLAPSE = "Do the tokens collapse?"
 DIRECTIONS = "How many directions are left, and does the geometry change?"
 THEORY = "Does the energy rise at every layer?"
 CLUSTERS = "Do clusters form?"
+ATTENTION = "What does attention do?"
 
 FIGURES = {
     "mass_near_one": Figure("curves", ("inner_products",), COLLAPSE),
@@ -83,4 +84,7 @@ FIGURES = {
     "cka_debiased": Figure("curves", ("cka",), DIRECTIONS),
     "nn_stability": Figure("curves", ("nn_stability",), DIRECTIONS),
     "clusters": Figure("clusters", ("clusters",), CLUSTERS, per="model"),
+    "attention_entropy": Figure("curves", ("attention_entropy",), ATTENTION),
+    "fiedler_symmetric": Figure("curves", ("fiedler",), ATTENTION),
+    "fiedler_published": Figure("curves", ("fiedler",), ATTENTION, per="model"),
 }

@@ -2,8 +2,13 @@
 
 from dataclasses import dataclass
 
+from matplotlib.lines import Line2D
+
+from collapse.figures import style
 from collapse.figures.draw import Drawing
-from collapse.figures.panels import describe_data, describe_nulls, grid, label_grid, legend, plot_schemes
+from collapse.figures.panels import describe_data, describe_nulls, grid, label_grid, legend, plot_control, plot_schemes
+
+MEAN_HEAD = -1
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,8 @@ class Curve:
     definition: str
     reading: str
     limits: tuple | None = None
+    # The column of the same quantity under uniform attention, drawn beside it.
+    control: str | None = None
 
 
 CURVES = {
@@ -111,6 +118,37 @@ CURVES = {
         "Near 1 the local geometry is kept; in a collapsed layer neighbours are rounding, so it is undefined there.",
         (-0.05, 1.05),
     ),
+    "fiedler_symmetric": Curve(
+        "fiedler",
+        "fiedler_symmetric",
+        "content",
+        "Fiedler value of attention, symmetric",
+        "the second eigenvalue of the normalised Laplacian of (A + A^T) / 2, mean of the heads' values",
+        "At 0 a head falls into parts that do not attend to each other. What uniform attention gives under the same "
+        "mask is no merit of the head's.",
+        (-0.05, 1.35),
+        control="fiedler_symmetric_uniform",
+    ),
+    "fiedler_published": Curve(
+        "fiedler",
+        "fiedler_published",
+        "all",
+        "Fiedler value of attention, as published",
+        "the same after clip, alternate normalisation and without self-loops, mean of the heads' values",
+        "Under a causal mask it is set by the clip and the number of rounds, as the value of uniform attention shows; "
+        "so every model has a figure of its own, and causal and bidirectional heads are never on one axis.",
+        (-0.05, 2.05),
+        control="fiedler_published_uniform",
+    ),
+    "attention_entropy": Curve(
+        "attention_entropy",
+        "entropy",
+        "content",
+        "Entropy of attention",
+        "the entropy of a row of attention, in nats, mean over rows and heads",
+        "At 0 every token attends to one alone; at most what uniform attention gives under the same mask.",
+        control="entropy_uniform",
+    ),
 }
 
 
@@ -122,7 +160,7 @@ def draw(name, subject, frames):
     name : str
         A key of `CURVES`.
     subject : str
-        `b` and an inverse temperature for the energy, else empty.
+        `b` and an inverse temperature for the energy, a model for a figure that each has of its own, else empty.
     frames : dict of DataFrame
         The results table that the quantity is in.
     """
@@ -130,24 +168,33 @@ def draw(name, subject, frames):
     frame = frames[curve.table]
     frame = frame[frame["tokens"] == curve.tokens]
     title = curve.label
-    if subject:
+    if curve.table == "energy":
         beta = float(subject.removeprefix("b"))
         frame = frame[frame["beta"] == beta]
         title = f"{curve.label} at beta {subject.removeprefix('b')}"
+    elif subject:
+        frame = frame[frame["model"] == subject]
+        title = f"{curve.label}, {subject}"
+    if "head" in frame:
+        frame = frame[frame["head"] == MEAN_HEAD]
     models, prompts = list(frame["model"].unique()), list(frame["prompt"].unique())
     # Quantities without natural limits depend on the number of tokens: a scale per prompt, the same for all models.
     figure, axes = grid(len(prompts), len(models), sharey=True if curve.limits else "row")
     for row, prompt in zip(axes, prompts):
         for axis, model in zip(row, models):
-            plot_schemes(axis, frame[(frame["model"] == model) & (frame["prompt"] == prompt)], curve.column)
+            panel = frame[(frame["model"] == model) & (frame["prompt"] == prompt)]
+            plot_schemes(axis, panel, curve.column)
+            if curve.control:
+                plot_control(axis, panel, curve.control)
     axes[0, 0].set_xlim(-0.02, 1.08)
     for row in axes:
         # An energy at a small beta is nearly constant: from zero its changes would not be seen.
         row[0].set_ylim(*(curve.limits or ((None, None) if curve.table == "energy" else (0, None))))
     label_grid(axes, prompts, models, "relative depth (layer / blocks)")
-    legend(figure, frame, [curve.column])
+    legend(figure, frame, [curve.column], [Line2D([], [], **style.CONTROL)] if curve.control else [])
     caption = (
         f"{title}: {curve.definition}, against relative depth. {curve.reading} {describe_data(frame, curve.tokens)}"
+        f"{' The grey line is uniform attention under the same mask.' if curve.control else ''}"
         f"{describe_nulls(frame, curve.column)}{_describe_drops(frame) if curve.table == 'energy' else ''}"
     )
     return Drawing(figure, title, caption, _alternative(frame, curve, title))
@@ -163,8 +210,11 @@ def _describe_drops(frame):
 
 def _alternative(frame, curve, title):
     """Say in words where each line ends: the value at the last block, over prompts."""
-    last = frame[(frame["stage"] == "block") & (frame["depth"] == 1)]
+    blocks = frame[frame["stage"] == "block"]
+    # Attention belongs to the state that enters a block: the last of those is not the last of the states.
+    last = blocks[blocks["depth"] == blocks.groupby("model")["depth"].transform("max")]
     ends = last.groupby(["model", "scheme"], sort=False)[curve.column].agg(["min", "max"]).dropna()
     words = "; ".join(f"{m}, {s}: {low:.3g} to {high:.3g}" for (m, s), low, high in ends.itertuples())
     words = words or "undefined everywhere"
-    return f"Line plots of {title.lower()}, one panel per prompt and model. At the last block, over prompts: {words}."
+    where = "block's attention" if curve.control else "block"
+    return f"Line plots of {title.lower()}, one panel per prompt and model. At the last {where}, over prompts: {words}."

@@ -50,6 +50,12 @@ def plot_schemes(axis, frame, column):
         axis.plot([1.05], [after], "o", mfc="white", mec=look["color"], ms=4, clip_on=False)
 
 
+def plot_control(axis, frame, column):
+    """Draw what uniform attention gives under the same mask: it depends on the number of tokens alone."""
+    values = frame.dropna(subset=[column]).groupby("depth")[column].first()
+    axis.plot(values.index, values, **style.CONTROL | {"label": "_"})
+
+
 def legend(figure, frame, columns, extra=()):
     """Put one legend above all panels: lines, their bands, undefined values of `columns`, and what else is drawn."""
     handles = []

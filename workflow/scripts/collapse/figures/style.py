@@ -39,6 +39,10 @@ THEORY = {"linestyle": ":", "linewidth": 1.6}
 THEORY_COLOURS = ("#009E73", "#56B4E9", "#E69F00", "#000000")
 
 
+# What a quantity is without content, under the same mask.
+CONTROL = {"color": "#777777", "linestyle": "-", "linewidth": 0.9, "label": "uniform attention, same mask"}
+
+
 def apply():
     """Use this style, and no display."""
     matplotlib.use("Agg")

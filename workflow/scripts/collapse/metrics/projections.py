@@ -31,8 +31,7 @@ import warnings
 import numpy as np
 
 from collapse.errors import Refusal, Undefined
-from collapse.geometry import nulls, on_sphere, pairs
-from collapse.metrics.effective_rank import SAME_DIRECTION
+from collapse.geometry import SAME_DIRECTION, nulls, on_sphere, pairs
 
 METHODS = ("pca", "tsne", "umap")
 # (n - 1) / 3 is then at least 2, the smallest perplexity that tells near from far.
