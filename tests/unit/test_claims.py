@@ -1,13 +1,19 @@
 """The scorecard on tables whose answer is known: every comparison, every verdict, and what has no answer."""
 
+import itertools
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from collapse import tables
 from collapse.claims import FAILS, HOLDS, NOT_MEASURED, UNCONTROLLED, UNDEFINED, judge, score, verdict, write_claims
+from collapse.claims_file import layered_tables, read_claims
+from collapse.config import schemes
 from collapse.errors import Refusal
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 N_BLOCKS = 4
 PROMPTS = ["a", "b", "c", "d"]
 SLUGS = {"trained": [("trained", None)], "norm-matched": [("norm-matched-s0", 0), ("norm-matched-s1", 1)]}
@@ -487,6 +493,34 @@ def test_p_values_are_corrected_over_claims_and_models_but_not_over_controls():
     # Four p-values of 1/16; the two that were not measured are none.
     assert own == [0.25] * 4 + [None] * 2
     assert all(row["p_holm"] is None for row in found if row["test"] != "claim")
+
+
+def full_table(name, spec, generator):
+    """A table with every row that the grid of these tests can have, and numbers between 0 and 1."""
+    numbers = [column for column, own in spec["columns"].items() if own["type"] == "float64"]
+    axes = [({"group": group} for group in spec["groups"]) if "group" in spec["keys"] else [{}]]
+    axes += [[{"head": -1}, {"head": 0}] if "head" in spec["keys"] else [{}]]
+    axes += [[{"beta": 0.5}, {"beta": 2.0}] if "beta" in spec["keys"] else [{}]]
+    # The attention of the last block belongs to the state before it.
+    layers = N_BLOCKS if name in ("fiedler", "attention_entropy", "attention_received") else N_BLOCKS + 1
+    lines = SLUGS | {"identity": [("identity-b1", None)]}
+    rows = []
+    for axis in itertools.product(*axes):
+        for scheme, tokens in itertools.product(lines, ("all", "content")):
+            more = {key: value for keys in axis for key, value in keys.items()}
+            cells = rows_of(numbers[0], constant(0.0, layers), scheme, tokens=tokens, weights=lines[scheme], **more)
+            rows += [row | {column: generator.uniform() for column in numbers} | {"n_clusters": 9} for row in cells]
+    return frame(name, [{key: row[key] for key in tables.schema(name).names if key in row} for row in rows])
+
+
+def test_every_claim_of_this_repository_can_be_measured():
+    claims, faults = read_claims(REPOSITORY / "config/claims.yaml", ["m"], schemes())
+    generator = np.random.default_rng(0)
+    frames = {name: full_table(name, spec, generator) for name, spec in layered_tables().items()}
+    rows = score(claims, frames | {"runs": runs()}, ["m"], {"m": 2})
+    assert faults == []
+    assert {row["verdict"] for row in rows} <= {HOLDS, FAILS, UNCONTROLLED}
+    assert all(row["n_prompts"] == 4 for row in rows)
 
 
 def written(directory, name, rows):
