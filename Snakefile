@@ -26,6 +26,7 @@ if attention_metrics():
 
 
 include: "workflow/rules/aggregate.smk"
+include: "workflow/rules/claims.smk"
 include: "workflow/rules/plots.smk"
 include: "workflow/rules/report.smk"
 
@@ -34,6 +35,7 @@ rule all:
     default_target: True
     input:
         rules.tables.input,
+        rules.claims.input,
         rules.figures.input,
         rules.report.input,
 

@@ -23,7 +23,7 @@ def test_a_table_says_on_what_its_states_were_made_and_whether_it_mixes(device, 
 
 
 def test_the_table_of_runs_says_it_in_every_row():
-    assert "Each row" in made_on({"n_runs": 4})
+    assert "The table of runs" in made_on({"n_runs": 4})
 
 
 def test_forward_passes_that_differ_are_told_and_the_theory_is_none_of_them():

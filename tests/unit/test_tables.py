@@ -113,9 +113,9 @@ def test_the_columns_of_a_token_are_those_described():
             assert list(token) == [*ALL[metric.token_table]["columns"], "undefined"]
 
 
-def test_every_table_belongs_to_a_metric_or_to_the_runs():
+def test_every_table_belongs_to_a_metric_to_the_runs_or_to_the_claims():
     token_tables = {metric.token_table for metric in registry.METRICS.values() if metric.token_table}
-    assert set(ALL) == {"runs"} | set(registry.METRICS) | token_tables
+    assert set(ALL) == {"runs", "claims"} | set(registry.METRICS) | token_tables
 
 
 @pytest.mark.parametrize("table", CONTRACT)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from collapse.config import load, number_slug, schema
+from collapse.config import load, number_slug, schema, schemes
 from collapse.errors import Refusal
 from collapse.registry import METRICS
 
@@ -35,7 +35,7 @@ def changed(path, value):
 
 
 BAD = {
-    "unknown key": (changed(["betas"], [1]), ["betas: unknown key", "allowed: cluster_life, clusters, energy"]),
+    "unknown key": (changed(["betas"], [1]), ["betas: unknown key", "allowed: claims, cluster_life, clusters, energy"]),
     "misspelt key": (changed(["energy", "beta"], [1]), ["energy.beta: unknown key", "did you mean 'betas'"]),
     "misspelt section": (changed(["promts"], ["x"]), ["promts: unknown key", "did you mean 'prompts'"]),
     "beta as text": (
@@ -80,6 +80,8 @@ BAD = {
     "prompt without row": (changed(["prompts"], ["epic_vers"]), ["prompts: 'epic_vers'", "did you mean 'epic_verse'"]),
     "prompt twice": (changed(["prompts"], ["epic_verse"] * 2), ["prompts: 'epic_verse' stands 2 times"]),
     "no prompts": (changed(["prompts"], []), ["prompts"]),
+    "no claims file": (changed(["claims"], "nowhere.yaml"), ["claims", "nowhere.yaml", "does not exist"]),
+    "trained depth": (changed(["models", 0, "trained_depth"], 0), ["models[0].trained_depth", "minimum of 1"]),
     "no table": (changed(["prompts_table"], "nowhere.tsv"), ["prompts_table", "nowhere.tsv", "does not exist"]),
     "unknown metric": (changed(["metrics"], ["enrgy"]), ["metrics: 'enrgy'", "allowed: inner_products"]),
     "cluster of one": (
@@ -172,6 +174,22 @@ def test_numbers_have_one_name_in_paths():
     assert [number_slug(x) for x in (1, 1.0, 0.1, 0.1 + 0.2, 1e-5, 5)] == [
         "1", "1", "0.1", "0.30000000000000004", "1e-05", "5",
     ]  # fmt: skip
+
+
+def test_the_trained_depth_is_no_part_of_the_source():
+    """Else fetching and extraction would run again where only claims and figures read it."""
+    config = copy.deepcopy(DEMO)
+    config["models"][0]["trained_depth"] = 3
+    _, grid = load(config, REPOSITORY)
+    assert grid.trained_depths == {"minilm-l6": 3, "smollm2-135m": None}
+    assert "trained_depth" not in grid.sources["minilm-l6"]
+
+
+def test_every_scheme_that_a_config_can_ask_for_is_known():
+    config = copy.deepcopy(DEMO)
+    config["weights"] += [{"scheme": "norm-matched", "seeds": [4], "norms": "reset"}]
+    _, grid = load(config, REPOSITORY)
+    assert {weights.scheme for weights in grid.weights.values()} == set(schemes())
 
 
 def test_norms_reset_is_another_scheme():

@@ -15,7 +15,7 @@ from tiny_models import make_model, pins
 from collapse.provenance import pack, unpack
 
 METRICS = "workflow/scripts/collapse/metrics"
-DRAWN_FROM_ALL = {"draw_figure": 13, "write_report": 1, "all": 1}
+DRAWN_FROM_ALL = {"score_claims": 1, "draw_figure": 13, "write_report": 1, "all": 1}
 ONE_PROMPT = {
     "extract": 3,
     "identity_states": 1,
@@ -26,8 +26,8 @@ ONE_PROMPT = {
     "aggregate": 7,
     **DRAWN_FROM_ALL,
 }
-# These two need metrics that the finished run has not: test_more_metrics.py holds them.
-ROWS = {"edit an attention metric", "change t-SNE's perplexity"}
+# These are held elsewhere: two need metrics that the finished run has not, test_more_metrics.py; test_claims_run.py.
+ROWS = {"edit an attention metric", "change t-SNE's perplexity", "add or change a claim"}
 
 
 def row(change):
@@ -97,13 +97,27 @@ def test_a_checkout_of_another_branch_and_back_runs_nothing(changed):
 def test_editing_a_metric_runs_it_and_what_is_drawn_from_it(changed):
     """SM01: Snakemake sees no change in an imported module; the hash in the parameters does."""
     changed.edit(f"{METRICS}/energy.py", "2.0 * np.exp(", "2.000001 * np.exp(")
-    assert changed.planned() == {"metric_at_beta": 16, "aggregate": 1, "draw_figure": 2, "write_report": 1, "all": 1}
+    assert changed.planned() == {
+        "metric_at_beta": 16,
+        "aggregate": 1,
+        "score_claims": 1,
+        "draw_figure": 2,
+        "write_report": 1,
+        "all": 1,
+    }
 
 
 @row("edit a helper that two metrics share")
 def test_editing_a_helper_that_two_metrics_share_runs_both(changed):
     changed.edit("workflow/scripts/collapse/adjacent.py", "DEGENERATE_RANK = 3.0", "DEGENERATE_RANK = 3.5")
-    assert changed.planned() == {"metric": 16, "aggregate": 2, "draw_figure": 3, "write_report": 1, "all": 1}
+    assert changed.planned() == {
+        "metric": 16,
+        "aggregate": 2,
+        "score_claims": 1,
+        "draw_figure": 3,
+        "write_report": 1,
+        "all": 1,
+    }
 
 
 @row("edit the geometry that all share")
@@ -127,7 +141,14 @@ def test_a_new_beta_computes_only_itself(changed):
     config["energy"]["betas"] = [0.5, 2, 7]
     changed.write_config(config)
     # The energy table has new rows, so the figures drawn from it are drawn again.
-    assert changed.planned() == {"metric_at_beta": 8, "aggregate": 1, "draw_figure": 3, "write_report": 1, "all": 1}
+    assert changed.planned() == {
+        "metric_at_beta": 8,
+        "aggregate": 1,
+        "score_claims": 1,
+        "draw_figure": 3,
+        "write_report": 1,
+        "all": 1,
+    }
 
 
 @row("remove a beta")
@@ -135,7 +156,7 @@ def test_a_beta_less_computes_nothing_and_leaves_the_tables(changed):
     config = changed.config()
     config["energy"]["betas"] = [2]
     changed.write_config(config)
-    assert changed.planned() == {"aggregate": 1, "draw_figure": 1, "write_report": 1, "all": 1}
+    assert changed.planned() == {"aggregate": 1, "score_claims": 1, "draw_figure": 1, "write_report": 1, "all": 1}
 
 
 @row("add a prompt")
@@ -227,13 +248,20 @@ def test_other_cluster_options_run_the_clusters(changed):
     config = changed.config()
     config["clusters"] = {"min_cluster_size": 3}
     changed.write_config(config)
-    assert changed.planned() == {"clusters": 8, "aggregate": 2, "draw_figure": 1, "write_report": 1, "all": 1}
+    assert changed.planned() == {
+        "clusters": 8,
+        "aggregate": 2,
+        "score_claims": 1,
+        "draw_figure": 1,
+        "write_report": 1,
+        "all": 1,
+    }
 
 
 @row("change a figure's style")
 def test_another_style_draws_the_figures(changed):
     changed.edit("workflow/scripts/collapse/figures/style.py", '"grid.linewidth": 0.5', '"grid.linewidth": 0.6')
-    assert changed.planned() == DRAWN_FROM_ALL
+    assert changed.planned() == {"draw_figure": 13, "write_report": 1, "all": 1}
 
 
 @row("another order of keys in the config")
@@ -260,7 +288,7 @@ def test_how_jobs_log_runs_nothing(changed):
 @row("delete a table")
 def test_a_deleted_table_is_made_again_with_what_depends_on_it(changed):
     (changed.root / "results/tables/cka.parquet").unlink()
-    assert changed.planned() == {"aggregate": 1, "draw_figure": 2, "write_report": 1, "all": 1}
+    assert changed.planned() == {"aggregate": 1, "score_claims": 1, "draw_figure": 2, "write_report": 1, "all": 1}
 
 
 @row("delete a file between")
@@ -274,13 +302,14 @@ def test_a_deleted_file_between_is_made_again_when_something_asks_for_it(changed
 def test_a_file_cut_short_is_read_by_what_depends_on_it_which_refuses_it(changed):
     path = changed.root / "results/metrics/cka/tiny/trained/fox.parquet"
     os.truncate(path, path.stat().st_size // 2)
-    assert changed.planned() == {"aggregate": 1, "draw_figure": 2, "write_report": 1, "all": 1}
+    after = {"aggregate": 1, "score_claims": 1, "draw_figure": 2, "write_report": 1, "all": 1}
+    assert changed.planned() == after
     done = changed.snakemake()
     assert done.returncode != 0
     assert "results/metrics/cka/tiny/trained/fox.parquet: cannot be read as parquet" in done.stdout
     assert "Delete it and run again." in done.stdout
     path.unlink()
-    assert changed.planned() == {"metric": 1, "aggregate": 1, "draw_figure": 2, "write_report": 1, "all": 1}
+    assert changed.planned() == {"metric": 1} | after
 
 
 @row("install another version of a library")
@@ -298,6 +327,7 @@ def test_another_version_of_a_library_is_said_and_runs_nothing(changed):
     assert changed.planned("--forcerun", "clusters") == {
         "clusters": 8,
         "aggregate": 2,
+        "score_claims": 1,
         "draw_figure": 1,
         "write_report": 1,
         "all": 1,

@@ -25,6 +25,7 @@ except Refusal as refusal:
     raise WorkflowError(str(refusal)) from None
 
 REPORT = "results/report/index.html"
+CLAIMS = "results/claims.tsv"
 
 RUN = "{model}/{weights}/{prompt}"
 STATES = f"results/states/{RUN}.parquet"

@@ -53,6 +53,8 @@ def rules_behind(table):
     theory = bool(slugs(lambda weights: weights.dynamics is not None))
     if table == "states":
         return ["extract"] + ["identity_states"] * theory
+    if table == "claims":
+        return ["score_claims"]
     metric = token_tables().get(table, table)
     if metric not in GRID.metrics:
         return []
@@ -78,3 +80,9 @@ def table_files(table):
 def table_names():
     """Every table of results/tables."""
     return ["runs", *GRID.metrics, *token_tables()]
+
+
+def claims_tables():
+    """The tables that the claims read, of those that the config computes."""
+    claimed = {test["table"] for claim in GRID.claims for test in claim["tests"]}
+    return ["runs", *(table for table in table_names() if table in claimed)]

@@ -4,6 +4,7 @@
 rule write_report:
     input:
         tables=rules.tables.input,
+        claims=rules.score_claims.output.table,
         figures=expand("results/figures/{figure}.svg", figure=figure_names()),
         captions=expand("results/figures/{figure}.md", figure=figure_names()),
         template=os.path.normpath(f"{REPOSITORY}/workflow/report/index.html.j2"),

@@ -7,6 +7,7 @@ with job(snakemake):
 
     write_report(
         tables=snakemake.input.tables,
+        claims=snakemake.input.claims,
         figures=snakemake.params.figures,
         config=snakemake.params.config,
         template=snakemake.input.template,

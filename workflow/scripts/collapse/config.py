@@ -1,36 +1,22 @@
 """The config: its validation, in messages that name key, value and what is allowed, and the grid it declares."""
 
-import difflib
 import json
-import math
 import os
 from dataclasses import dataclass
+from itertools import combinations, product
 from pathlib import Path
 
-import jsonschema
 import yaml
 
+from collapse.claims_file import read_claims
 from collapse.components import ALL, COMPONENTS, scheme_name
 from collapse.depth import require_deepenable
 from collapse.errors import Refusal
 from collapse.prompts import read_prompts_table
 from collapse.registry import METRICS
+from collapse.validation import VALIDATOR, duplicates, explain, in_order, suggest
 
 SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "config.schema.yaml"
-
-
-# Stricter than JSON: a whole number is no 1.0, whose text in a path or seed would differ, and inf is no number.
-VALIDATOR = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator,
-    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {
-            "integer": lambda _, value: isinstance(value, int) and not isinstance(value, bool),
-            "number": lambda _, value: (
-                isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-            ),
-        }
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -82,6 +68,8 @@ class Grid:
     metrics : list of str
     methods : list of str
         Methods of the projections.
+    claims : list of dict
+        What the scorecard tests, see collapse.claims_file.
     """
 
     sources: dict
@@ -91,6 +79,7 @@ class Grid:
     betas: dict
     metrics: list
     methods: list
+    claims: list
 
     def runs(self):
         """Return every (model, weights slug, prompt), in the config's order."""
@@ -100,6 +89,16 @@ class Grid:
 def schema():
     """Return the parsed JSON schema of the config."""
     return yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
+
+
+def schemes():
+    """Return every scheme of weights that a config can ask for, as tables name them."""
+    kinds = schema()["$defs"]["weights"]["properties"]["scheme"]["enum"]
+    parts = [part for size in range(1, len(COMPONENTS)) for part in combinations(COMPONENTS, size)]
+    random = [kind for kind in kinds if kind not in ("trained", "identity")]
+    variants = product(random, [(ALL,), *parts], ("keep", "reset"), ("keep", "zero"))
+    names = (scheme_name(dict(zip(("scheme", "components", "norms", "biases"), variant))) for variant in variants)
+    return list(dict.fromkeys([*kinds, *names]))
 
 
 def load(config, repository):
@@ -122,20 +121,20 @@ def load(config, repository):
         With one line per fault.
     """
     validator = VALIDATOR(schema())
-    faults = sorted({_explain(error) for error in validator.iter_errors(config)})
+    faults = sorted({explain(error) for error in validator.iter_errors(config)})
     if faults:
         raise Refusal(_headline(faults))
-    config = _sorted(_with_defaults(config, schema()))
+    config = in_order(_with_defaults(config, schema()))
     weights, faults = _expand_weights(config["weights"])
     sources = {model["name"]: _source(model["source"], repository) for model in config["models"]}
     table = Path(repository) / config["prompts_table"]
-    faults += _duplicates("models", [model["name"] for model in config["models"]])
+    faults += duplicates("models", [model["name"] for model in config["models"]])
     faults += _same_sources(sources) + _depth_faults(config["models"], sources)
-    faults += _duplicates("prompts", config["prompts"])
-    faults += _duplicates("weights", [w.slug for w in weights])
-    faults += _duplicates("metrics", config["metrics"])
-    faults += _duplicates("projections.methods", config["projections"]["methods"])
-    faults += _duplicates("energy.betas", [number_slug(beta) for beta in config["energy"]["betas"]])
+    faults += duplicates("prompts", config["prompts"])
+    faults += duplicates("weights", [w.slug for w in weights])
+    faults += duplicates("metrics", config["metrics"])
+    faults += duplicates("projections.methods", config["projections"]["methods"])
+    faults += duplicates("energy.betas", [number_slug(beta) for beta in config["energy"]["betas"]])
     faults += [
         f"metrics: {name!r} is no metric; allowed: {', '.join(METRICS)}"
         for name in config["metrics"]
@@ -143,6 +142,10 @@ def load(config, repository):
     ]
     prompts, prompt_faults = _find_prompts(config["prompts"], table)
     faults += prompt_faults
+    claims, claim_faults = read_claims(
+        Path(repository) / config["claims"], [model["name"] for model in config["models"]], schemes()
+    )
+    faults += claim_faults
     if faults:
         raise Refusal(_headline(faults))
     return config, Grid(
@@ -153,6 +156,7 @@ def load(config, repository):
         betas={number_slug(beta): float(beta) for beta in config["energy"]["betas"]},
         metrics=config["metrics"],
         methods=config["projections"]["methods"],
+        claims=claims,
     )
 
 
@@ -185,7 +189,7 @@ def _random(entry, seed):
     if entry["scheme"] != "library-init":
         definition |= {"norms": entry.get("norms", "keep"), "biases": entry.get("biases", "keep")}
     name = scheme_name(definition)
-    return Weights(f"{name}-s{seed}", name, definition=_sorted(definition | {"seed": seed}))
+    return Weights(f"{name}-s{seed}", name, definition=in_order(definition | {"seed": seed}))
 
 
 def _component_faults(entry):
@@ -210,7 +214,7 @@ def _source(source, repository):
         source = {"revision": "main"} | source
     if source["kind"] == "local":
         source = source | {"path": os.path.normpath(Path(repository) / source["path"])}
-    return _sorted(source)
+    return in_order(source)
 
 
 def _same_sources(sources):
@@ -252,13 +256,6 @@ def _depth_faults(models, sources):
     return faults
 
 
-def _sorted(value):
-    """Order the keys at every depth: Snakemake compares parameters as text, so their order would count."""
-    if isinstance(value, list):
-        return [_sorted(item) for item in value]
-    return {key: _sorted(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
-
-
 def _find_prompts(names, table):
     if not table.is_file():
         return {}, [f"prompts_table: {table} does not exist"]
@@ -269,21 +266,13 @@ def _find_prompts(names, table):
     found, faults = {}, []
     for name in names:
         if name not in rows:
-            faults.append(f"prompts: {name!r} has no row in {table}{_suggest(name, rows)}; it has: {', '.join(rows)}")
+            faults.append(f"prompts: {name!r} has no row in {table}{suggest(name, rows)}; it has: {', '.join(rows)}")
             continue
         path = table.parent / rows[name]["file"]
         if not path.is_file():
             faults.append(f"prompts: the file of {name!r}, {path}, does not exist; add it, or take the prompt out")
         found[name] = os.path.normpath(path)
     return found, faults
-
-
-def _duplicates(key, names):
-    return [
-        f"{key}: {name!r} stands {names.count(name)} times; each may stand once"
-        for name in sorted(set(names))
-        if names.count(name) > 1
-    ]
 
 
 def _headline(faults):
@@ -301,77 +290,3 @@ def _with_defaults(value, spec):
                 filled[key] = _with_defaults(filled[key], inner)
         return filled
     return value
-
-
-def _explain(error):
-    """Turn a schema error into: key, value, what is allowed."""
-    key = (
-        "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path).lstrip(".")
-        or "config"
-    )
-    value, spec, kind = error.instance, error.schema, error.validator
-    if kind == "additionalProperties":
-        allowed = sorted(spec["properties"])
-        unknown = sorted(map(str, set(value) - set(allowed)))
-        return "; ".join(
-            f"{_inside(key, name)}: unknown key{_suggest(name, allowed)}; allowed: {', '.join(allowed)}"
-            for name in unknown
-        )
-    if kind == "required":
-        missing = [name for name in error.validator_value if name not in value]
-        return f"{key}: lacks {', '.join(missing)}{_meaning(spec, missing)}"
-    if kind == "type":
-        wanted = error.validator_value
-        return f"{key}: found {value!r}, allowed: {_types(wanted)}{_yaml_hint(value, wanted)}"
-    if kind == "enum":
-        allowed = error.validator_value
-        return f"{key}: found {value!r}{_suggest(value, allowed)}; allowed: {', '.join(map(str, allowed))}"
-    if kind == "pattern":
-        return f"{key}: found {value!r}, allowed: {spec.get('description', error.validator_value)}"
-    return f"{key}: {error.message}" + (f"; {spec['description']}" if "description" in spec else "")
-
-
-def _inside(key, name):
-    return name if key == "config" else f"{key}.{name}"
-
-
-def _meaning(spec, names):
-    texts = [
-        f"{name}: {spec['properties'][name]['description']}"
-        for name in names
-        if "description" in spec.get("properties", {}).get(name, {})
-    ]
-    return f" ({'; '.join(texts)})" if texts else ""
-
-
-def _types(names):
-    names = [names] if isinstance(names, str) else names
-    words = {
-        "object": "a mapping",
-        "array": "a list",
-        "string": "text",
-        "integer": "a whole number",
-        "number": "a number",
-    }
-    return " or ".join(words.get(name, name) for name in names)
-
-
-def _yaml_hint(value, wanted):
-    if wanted in ("number", "integer") and isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return ""
-        if math.isfinite(number):
-            written = repr(number) if "." in repr(number) else repr(number).replace("e", ".0e")
-            return f" (YAML read it as text: write {written}, without quotes)"
-    if wanted == "string" and isinstance(value, bool):
-        return " (YAML reads yes, no, on and off as true or false: put it in quotes)"
-    if wanted == "string" and isinstance(value, (int, float)):
-        return " (YAML read it as a number: put it in quotes)"
-    return ""
-
-
-def _suggest(word, allowed):
-    close = difflib.get_close_matches(str(word), list(map(str, allowed)), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""

@@ -12,16 +12,19 @@ from collapse.atomic import write_text
 from collapse.captions import read_caption
 from collapse.provenance import versions
 from collapse.reasons import FIRST_LAYER, reason_kind
+from collapse.scorecard import scorecard
 from collapse.summary import headline, sentences
 
 
-def write_report(tables, figures, config, template, output):
+def write_report(tables, claims, figures, config, template, output):
     """Write the report.
 
     Parameters
     ----------
     tables : list of path
-        Every results table.
+        Every results table of the grid.
+    claims : path
+        The table of claims.
     figures : dict
         Name of each figure -> the question under which it stands; its files lie in figures/ beside tables/.
     config : dict
@@ -33,7 +36,7 @@ def write_report(tables, figures, config, template, output):
     """
     folder = Path(tables[0]).parents[1]
     frames = {Path(path).stem: results.read(path, Path(path).stem) for path in tables}
-    records = {Path(path).stem: results.record(path) for path in tables}
+    records = {Path(path).stem: results.record(path) for path in [*tables, claims]}
     runs = [row | {"record": json.loads(row["record"])} for row in frames["runs"].to_pylist()]
     sections = [
         {"question": question, "figures": [_figure(folder / "figures", name) for name, _ in members]}
@@ -46,6 +49,7 @@ def write_report(tables, figures, config, template, output):
         loader=jinja2.FileSystemLoader(Path(template).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
     page = environment.get_template(Path(template).name).render(
+        scorecard=scorecard(results.read(claims, "claims").to_pylist(), list(figures)),
         headline=last_blocks,
         found=sentences(last_blocks),
         sections=sections,
@@ -55,7 +59,7 @@ def write_report(tables, figures, config, template, output):
         prompts=list(dict.fromkeys(run["prompt"] for run in runs)),
         undefined=undefined_states(metrics),
         mixed=mixed_runs(runs),
-        definitions=[_definition(name) | {"made_on": made_on(records[name])} for name in frames],
+        definitions=[_definition(name) | {"made_on": made_on(record)} for name, record in records.items()],
         provenance=records,
         config=config,
         versions=versions("snakemake", "matplotlib", "pandas", "numpy", "pyarrow"),
@@ -109,10 +113,11 @@ def made_on(record):
     Parameters
     ----------
     record : dict
-        The table's record; that of the runs has no `states`, since each of its rows says so for itself.
+        The table's record. Those of runs and claims have no `states`: each run says so for itself, and claims are
+        scored from tables.
     """
     if "states" not in record:
-        return "Each row gives its device and number type."
+        return "The table of runs gives the device and number type of each."
     devices, dtypes = (_listed(record["states"][key]) for key in ("device", "dtype"))
     words = f"States made on {', '.join(devices)}, in {', '.join(dtypes)}"
     mixed = [name for name, values in (("devices", devices), ("number types", dtypes)) if len(values) > 1]
