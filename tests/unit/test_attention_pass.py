@@ -166,6 +166,25 @@ def test_weights_other_than_those_of_the_states_are_refused(loaded, tmp_path):
         model_attention(states, directory, "other", "cpu", 1, print)
 
 
+@pytest.mark.parametrize(("kind", "window", "changes"), [("modernbert", 4, {}), ("mistral", 5, {"sliding_window": 5})])
+def test_a_window_shorter_than_the_prompt_is_refused_as_its_uniform_attention_is_another(
+    tmp_path, kind, window, changes
+):
+    directory = make_model(kind, tmp_path / kind, **changes)
+    ids, found = load_tokenizer(directory)(TEXT)["input_ids"], []
+    states = states_of(tmp_path / "p.parquet", ids, is_causal=kind == "mistral")
+    with pytest.raises(
+        Refusal, match=f"see a window of {window} of the {len(ids)} tokens.* set max_tokens to {window}"
+    ):
+        model_attention(states, directory, "same", "cpu", 1, print)
+    short = states_of(tmp_path / "short.parquet", ids[:window], is_causal=kind == "mistral")
+    model_attention(
+        short, directory, "same", "cpu", 1, lambda block, A: found.append(as_attention(A, kind == "mistral"))
+    )
+    # Every token that the causal mask allows is seen.
+    assert len(found) == 3 and all((A > 0).sum() == (4 * 15 if kind == "mistral" else 4 * 16) for A in found)
+
+
 # Memory
 
 PEAK = """

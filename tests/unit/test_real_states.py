@@ -47,11 +47,12 @@ from collapse.metrics.pair_groups import GROUPS, pair_groups
 from collapse.metrics.projections import projections
 from collapse.metrics.spectral_k import spectral_k
 from collapse.states import StatesFile
-from collapse.weights import norm_matched, trained
+from collapse.weights import draw, trained
 
 REPOSITORY = test_projections.SCRIPTS.parents[1]
 # The formulas take n^2 d steps in Python.
 MAX_TOKENS = 40
+NORM_MATCHED = {"scheme": "norm-matched", "seed": 0, "components": ["all"], "norms": "keep", "biases": "keep"}
 RUNS = [("minilm-l6", "trained"), ("minilm-l6", "norm-matched-s0"), ("smollm2-135m", "trained")]
 
 
@@ -97,7 +98,7 @@ def runs(tmp_path_factory):
                 trained(place / "snapshot", place / "source.json", *checkpoint_of(place, "trained"))
             checkpoint, record = checkpoint_of(place, weights)
             if weights != "trained":
-                norm_matched(*checkpoint_of(place, "trained"), 0, "keep", checkpoint, record)
+                draw(*checkpoint_of(place, "trained"), NORM_MATCHED, checkpoint, record)
             extract(
                 run={"model": model, "weights": weights, "prompt": "p"},
                 checkpoint=checkpoint,

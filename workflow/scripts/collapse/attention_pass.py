@@ -60,6 +60,19 @@ def run_attention(model, entry, ids, take):
         raise Refusal(f"{calls} blocks attended, the config says {n_blocks(model)}: see architectures.py")
 
 
+def _require_whole_view(config, n):
+    """Refuse a model whose blocks, or some of them, do not see all n tokens that its causal mask allows."""
+    # ModernBERT sees half of its window to each side, the others so many tokens back.
+    windows = [getattr(config, "sliding_window", None), (getattr(config, "local_attention", None) or 0) // 2]
+    window = min((w for w in windows if w), default=n)
+    if n > window:
+        raise Refusal(
+            f"{config.model_type}: blocks of it see a window of {window} of the {n} tokens, and what uniform attention "
+            f"gives under that mask is not computed here: set max_tokens to {window}, or leave the attention metrics "
+            "out of the config"
+        )
+
+
 def model_attention(states, checkpoint, weights_hash, device, threads, take, depth=None):
     """Run the tokens of a states file through the weights that made it, handing over each block's attention.
 
@@ -88,7 +101,8 @@ def model_attention(states, checkpoint, weights_hash, device, threads, take, dep
     Raises
     ------
     Refusal
-        If the weights are not those of the states.
+        If the weights are not those of the states, or blocks see a window of the tokens only: what uniform attention
+        gives there, the control of every metric, is not computed here.
     """
     file = StatesFile(states)
     if file.metadata["weights_hash"] != weights_hash:
@@ -98,7 +112,9 @@ def model_attention(states, checkpoint, weights_hash, device, threads, take, dep
         )
     use_device(device, threads)
     model, entry = load_model(checkpoint, device, depth["depth"] if depth else None)
-    run_attention(model, entry, file.tokens()["token_id"].to_pylist(), take)
+    ids = file.tokens()["token_id"].to_pylist()
+    _require_whole_view(model.config, len(ids))
+    run_attention(model, entry, ids, take)
     return {
         "device": device_name(device),
         "dtype": "float32",
