@@ -1,7 +1,7 @@
 """A plan grows with the runs, and costs little more than Snakemake itself needs for that many jobs.
 
-The grids have the five weights of a large study and fewer models and prompts than its 100 and 50: Snakemake alone needs
-2 ms for a job, so that the 175,000 jobs of those would take minutes. What matters, growth and ratio, shows here.
+Of a study of 100 models, 50 prompts and 5 weights the forward passes are planned as they are, and whole smaller grids:
+Snakemake alone needs 2 ms for a job, so that its 175,000 jobs would take minutes. What matters, growth and ratio, shows.
 """
 
 import re
@@ -51,6 +51,21 @@ rule weights:
 """
 
 
+# The same for the states of a grid alone.
+BARE_STATES = """
+models, prompts, weights = [f"m{{i}}" for i in range({models})], [f"p{{i}}" for i in range({prompts})], range(5)
+rule all:
+    input: expand("states/{{m}}/{{w}}/{{p}}", m=models, w=weights, p=prompts)
+rule state:
+    input: "weights/{{model}}/{{weights}}"
+    output: "states/{{model}}/{{weights}}/{{prompt}}"
+    shell: "touch {{output}}"
+rule weights:
+    output: "weights/{{model}}/{{weights}}"
+    shell: "touch {{output}}"
+"""
+
+
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     """{number of runs: (what a dry run prints, CPU seconds, those of the bare jobs)} of two grids."""
@@ -65,6 +80,45 @@ def plan(tmp_path_factory, models, prompts):
     (bare / "Snakefile").write_text(BARE.format(**sizes))
     printed, seconds = dry_run(project.root, "--configfile", "tiny.yaml")
     return printed, seconds, dry_run(bare)[1]
+
+
+def test_the_states_of_100_models_50_prompts_and_5_weights(tmp_path):
+    project = grid(tmp_path / "project", 100, 50)
+    bare = project.root / "bare"
+    bare.mkdir()
+    (bare / "Snakefile").write_text(BARE_STATES.format(models=100, prompts=50))
+    printed, seconds = dry_run(project.root, "states", "--quiet", "rules", "--configfile", "tiny.yaml")
+    least = dry_run(bare, "--quiet", "rules")[1]
+    found = jobs(printed)
+    assert found == {
+        "fetch": 100,
+        "trained_weights": 100,
+        "draw_weights": 300,
+        "extract": 20_000,
+        "identity_states": 5_000,
+        "states": 1,
+        "total": 25_501,
+    }
+    print(f"25,000 runs: {seconds:.1f} s of CPU, {seconds / least:.2f} times that of the bare jobs")
+    assert seconds < 4 * least
+
+
+def test_the_study_s_own_grid(tmp_path):
+    """config/paper.yaml, all its metrics: more than 15,000 jobs, planned without network or models."""
+    project = Project.create(tmp_path / "project", {})
+    printed, seconds = dry_run(project.root, "--quiet", "rules", "--configfile", "config/paper.yaml")
+    found = jobs(printed)
+    # 8 models, 9 prompts; 11 weights, of which 4 are the theory's.
+    runs, models = 8 * 9 * 11, 8
+    assert {name: found[name] for name in ("fetch", "draw_weights", "extract", "identity_states", "clusters")} == {
+        "fetch": models,
+        "draw_weights": models * 6,
+        "extract": models * 9 * 7,
+        "identity_states": models * 9 * 4,
+        "clusters": runs,
+    }
+    assert (found["attention"], found["identity_attention"]) == (models * 9 * 7, models * 9 * 4)
+    print(f"{found['total']} jobs: {seconds:.1f} s of CPU, {10_000 * seconds / found['total']:.1f} s for 10,000")
 
 
 def grid(root, models, prompts):
