@@ -6,11 +6,11 @@ from clouds import assert_close, assert_honest, assert_null, laws, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 from test_attention import heads
+from test_attention_tokens import received_of
 
 from collapse.attention import uniform
 from collapse.errors import Refusal
 from collapse.metrics.attention_received import GROUPS, attention_received
-from collapse.metrics.attention_tokens import attention_tokens
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 def tokens(n, seed, is_causal=True):
     """Attention received by n tokens of a random layer, which are punctuation, and their clusters."""
     rng = np.random.default_rng(seed)
-    received = attention_tokens(heads(n, is_causal, 3.0, seed), is_causal)
+    received = received_of(heads(n, is_causal, 3.0, seed), is_causal)
     return *received, rng.random(n) < 0.3, rng.integers(-1, 3, size=n)
 
 
@@ -68,13 +68,13 @@ def test_each_pair_of_groups_splits_all_tokens_whose_mean_is_one(seed):
 @given(st.booleans(), seeds)
 def test_uniform_attention_is_one_for_every_group_once_corrected(is_causal, seed):
     _, _, is_punctuation, labels = tokens(30, seed)
-    received, received_uniform = attention_tokens([uniform(30, is_causal)], is_causal)
+    received, received_uniform = received_of([uniform(30, is_causal)], is_causal)
     for row in attention_received(received, received_uniform, is_punctuation, labels):
         assert row["received_mask_corrected"] == pytest.approx(1, rel=1e-12)
 
 
 def test_a_mask_alone_favours_a_group_at_the_start_and_the_correction_takes_it_back():
-    received, received_uniform = attention_tokens([uniform(100, True)], True)
+    received, received_uniform = received_of([uniform(100, True)], True)
     labels = np.where(np.arange(100) < 10, 0, -1)
     rows = by_group(attention_received(received, received_uniform, np.zeros(100, dtype=bool), labels))
     assert rows["clustered"]["received"] > 4 * rows["noise"]["received"]
@@ -84,7 +84,7 @@ def test_a_mask_alone_favours_a_group_at_the_start_and_the_correction_takes_it_b
 
 def test_late_tokens_that_are_looked_at_stand_out_once_corrected():
     """Raw, they receive less than the mean; of what their positions allow, they receive twice as much."""
-    received_uniform = attention_tokens([uniform(50, True)], True)[1]
+    received_uniform = received_of([uniform(50, True)], True)[1]
     late = np.arange(50) >= 40
     received = np.where(late, 2 * received_uniform, received_uniform)
     rows = by_group(attention_received(received, received_uniform, late, None))
@@ -153,7 +153,7 @@ def test_without_attention_received_the_shares_are_still_known():
 
 def test_a_group_that_the_mask_hides_has_a_raw_value_alone():
     """The last token of a causal prompt is seen by no other: 0 over 0 is no number."""
-    received, received_uniform = attention_tokens([uniform(4, True)], True)
+    received, received_uniform = received_of([uniform(4, True)], True)
     rows = by_group(attention_received(received, received_uniform, np.array([False, False, False, True]), None))
     assert rows["punctuation"]["received"] == 0
     assert rows["punctuation"]["received_mask_corrected"] is None

@@ -176,20 +176,13 @@ def test_numbers_have_one_name_in_paths():
     ]  # fmt: skip
 
 
-def test_the_trained_depth_is_no_part_of_the_source():
-    """Else fetching and extraction would run again where only claims and figures read it."""
-    config = copy.deepcopy(DEMO)
-    config["models"][0]["trained_depth"] = 3
-    _, grid = load(config, REPOSITORY)
-    assert grid.trained_depths == {"minilm-l6": 3, "smollm2-135m": None}
-    assert "trained_depth" not in grid.sources["minilm-l6"]
-
-
 def test_every_scheme_that_a_config_can_ask_for_is_known():
     config = copy.deepcopy(DEMO)
     config["weights"] += [{"scheme": "norm-matched", "seeds": [4], "norms": "reset"}]
+    config["weights"] += [{"scheme": "shuffled", "seeds": [4], "components": ["mlp", "qk"], "biases": "zero"}]
     _, grid = load(config, REPOSITORY)
-    assert {weights.scheme for weights in grid.weights.values()} == set(schemes())
+    asked = {weights.scheme for weights in grid.weights.values()}
+    assert {"norm-matched-reset", "shuffled-qk-mlp-zero-bias"} < asked <= set(schemes())
 
 
 def test_norms_reset_is_another_scheme():

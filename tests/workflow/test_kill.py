@@ -12,7 +12,7 @@ from faults import jobs, kill_all, make_small, require_same, require_whole, wait
 from project import Project
 
 KILLS, SEED = 20, 20251130
-RULES_OF_TARGETS = {"states", "metrics", "tables", "figures", "report"}
+RULES_OF_TARGETS = {"states", "metrics", "tables", "figures", "claims", "report"}
 
 
 def test_after_20_kills_at_random_moments_everything_is_that_of_an_uninterrupted_run(small, tiny_gpt2, tmp_path):

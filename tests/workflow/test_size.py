@@ -123,7 +123,9 @@ def test_the_study_s_own_grid(tmp_path):
 
 def grid(root, models, prompts):
     """A project of many models, none of which has to be there for a plan."""
-    project = Project.create(root, {f"m{i}": (root / "absent", {"model.safetensors": "0" * 64}) for i in range(models)})
+    project = Project.create(
+        root, {f"m{i}": (root / f"absent{i}", {"model.safetensors": "0" * 64}) for i in range(models)}
+    )
     table = root / "prompts/prompts.tsv"
     header = table.read_text().splitlines()[0]
     names = [f"p{i}" for i in range(prompts)]
@@ -169,6 +171,7 @@ def test_jobs_are_those_of_the_runs_and_none_is_per_layer_or_head(plans, models,
         "clusters": runs,
         "runs_table": 1,
         "aggregate": len(DEFAULT) + 1,
+        "score_claims": 1,
         "draw_figure": sum({"model": models, "beta": len(BETAS)}.get(figure.per, 1) for figure in drawn),
         "write_report": 1,
         "all": 1,
