@@ -94,7 +94,7 @@ def runs(tmp_path_factory):
         if (model, weights) not in made:
             place = root / model
             if not place.exists():
-                fetch(model, sources[model], place / "snapshot", place / "source.json")
+                fetch(model, sources[model], place / "snapshot", place / "source.json", root / "hub.lock.yaml")
                 trained(place / "snapshot", place / "source.json", *checkpoint_of(place, "trained"))
             checkpoint, record = checkpoint_of(place, weights)
             if weights != "trained":
