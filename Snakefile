@@ -42,7 +42,8 @@ rule all:
 
 # Said once, where the user is, not by every job.
 if workflow.is_main_process:
-    warning = describe(outdated("results/tables"), rules_behind)
+    tables = [f"results/tables/{table}.parquet" for table in table_names()]
+    warning = describe(outdated(tables), rules_behind, sys.argv)
     if warning:
         logger.warning(warning)
 

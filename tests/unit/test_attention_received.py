@@ -175,9 +175,9 @@ GOOD = ([1.5, 0.5], [2.0, 0.0], [False, True], [0, -1])
         (2, [0, 1], "is_punctuation must be one bool per token"),
         (2, [], "is_punctuation must be one bool per token"),
         (2, [[True, False]], "is_punctuation must be one bool per token"),
-        (3, [0], "labels must be 2 integers"),
-        (3, [0.0, -1.0], "labels must be 2 integers"),
-        (3, [-2, 0], "labels must be 2 integers"),
+        (3, [0], "1 cluster labels for 2 tokens"),
+        (3, [0.0, -1.0], "must be a vector of integers, found float64"),
+        (3, [-2, 0], "start at -1, which is noise: found -2"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(place, value, cause):

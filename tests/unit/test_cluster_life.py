@@ -2,12 +2,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from clouds import assert_close, assert_honest, assert_null, laws, seeds
+from clouds import assert_close, assert_honest, assert_null, laws, lengths, seeds
 from hypothesis import given, settings
 from sklearn.metrics import adjusted_rand_score
 
 from collapse.errors import Refusal
-from collapse.metrics.cluster_life import COLUMNS, STEP_COLUMNS, cluster_life
+from collapse.metrics.cluster_life import COLUMNS, FOLLOWED, STEP_COLUMNS, cluster_life, follow
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -16,7 +16,7 @@ TOLERANCES = {"count_tolerance": 0.1, "ari_tolerance": 0.2}
 
 
 def life(layers, **tolerances):
-    return list(cluster_life(layers, **TOLERANCES | tolerances))
+    return list(follow(layers, **TOLERANCES | tolerances))
 
 
 def step(before, current):
@@ -67,11 +67,11 @@ def slow(layers, count_tolerance, ari_tolerance):
     rows, before, ages = [], None, {}
     for index, labels in enumerate(layers):
         if labels is None:
-            rows.append(dict.fromkeys(COLUMNS))
+            rows.append(dict.fromkeys(FOLLOWED))
             before = None
             continue
         current = groups(labels)
-        row, new_ages = dict.fromkeys(COLUMNS), {frozenset(b): 1 for b in current}
+        row, new_ages = dict.fromkeys(FOLLOWED), {frozenset(b): 1 for b in current}
         if before is not None:
             links = [(a, b) for a in before for b in current if 2 * len(a & b) > min(len(a), len(b))]
             after = {frozenset(a): [y for x, y in links if x == a] for a in before}
@@ -88,7 +88,7 @@ def slow(layers, count_tolerance, ari_tolerance):
             if current or before:
                 row["adjacent_ari"] = slow_ari(layers[index - 1], labels)
         row["mean_lifespan"] = sum(new_ages.values()) / len(current) if current else None
-        row["is_plateau"] = False
+        row["clusters_are_steady"] = False
         rows.append(row)
         before, ages = current, new_ages
     for start in range(len(layers)):
@@ -96,12 +96,12 @@ def slow(layers, count_tolerance, ari_tolerance):
             counts = [None if labels is None else len(groups(labels)) for labels in layers[start:stop]]
             aris = [row["adjacent_ari"] for row in rows[start + 1 : stop]]
             # Whole runs of any length, not only stretches of three, but within tolerance in every stretch of three.
-            if None in counts or 0 in counts or None in aris or min(aris) < 1 - ari_tolerance:
+            if None in counts or 0 in counts or None in aris or min(aris) < 1 - ari_tolerance - 1e-12:
                 continue
             stretches = [counts[i : i + 3] for i in range(len(counts) - 2)]
             if all(max(c) - min(c) <= count_tolerance * max(c) for c in stretches):
                 for row in rows[start:stop]:
-                    row["is_plateau"] = True
+                    row["clusters_are_steady"] = True
     return rows
 
 
@@ -112,7 +112,7 @@ def test_every_column_is_its_definition_in_sets_of_tokens(seed):
     tolerances = {"count_tolerance": 0.3, "ari_tolerance": 0.6}
     for row, expected in zip(life(layers, **tolerances), slow(layers, **tolerances), strict=True):
         assert_honest(row)
-        assert_close({name: row[name] for name in COLUMNS}, expected)
+        assert_close({name: row[name] for name in FOLLOWED}, expected)
 
 
 @laws
@@ -147,7 +147,7 @@ def test_a_layer_that_repeats_keeps_every_cluster(seed):
         assert tuple(row[name] for name in EVENTS) == (0, 0, 0, 0, count)
         assert row["adjacent_ari"] == (1 if count else None)
         assert row["mean_lifespan"] == (age if count else None)
-    assert {row["is_plateau"] for row in rows} == {count > 0}
+    assert {row["clusters_are_steady"] for row in rows} == {count > 0}
 
 
 @settings(laws, max_examples=100)
@@ -214,7 +214,7 @@ def test_the_first_layer_has_no_step_but_an_age():
     assert_honest(first)
     assert {first[name] for name in STEP_COLUMNS} == {None}
     assert first["undefined"] == "births, deaths, merges, splits, survivors, adjacent_ari: no layer before the first"
-    assert (first["mean_lifespan"], first["is_plateau"]) == (1, False)
+    assert (first["mean_lifespan"], first["clusters_are_steady"]) == (1, False)
 
 
 def test_an_undefined_layer_is_null_and_the_next_one_starts_anew():
@@ -224,7 +224,7 @@ def test_an_undefined_layer_is_null_and_the_next_one_starts_anew():
     assert {rows[3][name] for name in STEP_COLUMNS} == {None}
     assert "the clusters of the layer before are undefined" in rows[3]["undefined"]
     assert [row["mean_lifespan"] for row in rows] == [1, 2, None, 1, 2]
-    assert [row["is_plateau"] for row in rows] == [False, False, None, False, False]
+    assert [row["clusters_are_steady"] for row in rows] == [False, False, None, False, False]
 
 
 def test_without_clusters_on_either_side_there_is_no_agreement_to_speak_of():
@@ -233,15 +233,15 @@ def test_without_clusters_on_either_side_there_is_no_agreement_to_speak_of():
     rows = life([noise, noise, noise, some, noise])
     assert [row["adjacent_ari"] for row in rows] == [None, None, None, 0, 0]
     assert rows[1]["undefined"] == "adjacent_ari: no clusters in either layer; mean_lifespan: no clusters"
-    assert [row["is_plateau"] for row in rows] == [False] * 5
-    assert column([noise, some, noise], "is_plateau", count_tolerance=1.0, ari_tolerance=1.0) == [False] * 3
+    assert [row["clusters_are_steady"] for row in rows] == [False] * 5
+    assert column([noise, some, noise], "clusters_are_steady", count_tolerance=1.0, ari_tolerance=1.0) == [False] * 3
     assert [row["mean_lifespan"] for row in rows] == [None, None, None, 1, None]
 
 
 def test_one_cluster_of_everything_agrees_with_itself():
     rows = life([[0] * 5] * 3)
     assert [row["adjacent_ari"] for row in rows] == [None, 1, 1]
-    assert [row["is_plateau"] for row in rows] == [True] * 3
+    assert [row["clusters_are_steady"] for row in rows] == [True] * 3
 
 
 def numbered(count, n=240):
@@ -251,41 +251,41 @@ def numbered(count, n=240):
 
 def test_a_plateau_is_at_least_three_layers():
     a, b = numbered(4), numbered(4) // 2
-    assert column([a, a, b, b], "is_plateau") == [False] * 4
-    assert column([a, a, a, b, b], "is_plateau") == [True] * 3 + [False] * 2
-    assert column([b, a, a, a, a, b], "is_plateau") == [False, True, True, True, True, False]
-    assert column([a, a], "is_plateau") == [False, False]
+    assert column([a, a, b, b], "clusters_are_steady") == [False] * 4
+    assert column([a, a, a, b, b], "clusters_are_steady") == [True] * 3 + [False] * 2
+    assert column([b, a, a, a, a, b], "clusters_are_steady") == [False, True, True, True, True, False]
+    assert column([a, a], "clusters_are_steady") == [False, False]
 
 
 def test_a_plateau_needs_both_signals():
     same = numbered(4)
     moved = np.roll(same.reshape(2, -1), 1, axis=0).reshape(-1)
     regrouped = np.arange(240) // 60
-    assert set(column([same, moved, same], "is_plateau")) == {True}
+    assert set(column([same, moved, same], "clusters_are_steady")) == {True}
     # The same number of clusters, other tokens in them.
     assert column([same, regrouped, same], "adjacent_ari")[1] < 0.1
-    assert set(column([same, regrouped, same], "is_plateau", count_tolerance=0.0)) == {False}
+    assert set(column([same, regrouped, same], "clusters_are_steady", count_tolerance=0.0)) == {False}
     # Nearly the same tokens together, another number of clusters.
     pieces = np.where(np.arange(240) < 8, 4 + np.arange(240) // 2, same)
     assert min(column([same, pieces, same], "adjacent_ari")[1:]) > 0.9
-    assert set(column([same, pieces, same], "is_plateau", count_tolerance=0.4)) == {False}
-    assert set(column([same, pieces, same], "is_plateau", count_tolerance=0.5)) == {True}
+    assert set(column([same, pieces, same], "clusters_are_steady", count_tolerance=0.4)) == {False}
+    assert set(column([same, pieces, same], "clusters_are_steady", count_tolerance=0.5)) == {True}
 
 
 def test_tolerances_count_their_own_value_as_within():
     ten, nine = [np.arange(10), np.minimum(np.arange(10), 8)]
     ari = column([ten, nine], "adjacent_ari")[1]
     assert ari == 0
-    assert set(column([ten, nine, ten], "is_plateau", count_tolerance=0.1, ari_tolerance=1.0)) == {True}
-    assert set(column([ten, nine, ten], "is_plateau", count_tolerance=0.09, ari_tolerance=1.0)) == {False}
+    assert set(column([ten, nine, ten], "clusters_are_steady", count_tolerance=0.1, ari_tolerance=1.0)) == {True}
+    assert set(column([ten, nine, ten], "clusters_are_steady", count_tolerance=0.09, ari_tolerance=1.0)) == {False}
 
 
 def test_zero_tolerance_asks_for_the_same_clusters():
     a = numbered(6)
     b = a.copy()
     b[0] = -1
-    assert set(column([a, a, a], "is_plateau", count_tolerance=0.0, ari_tolerance=0.0)) == {True}
-    assert set(column([a, b, a], "is_plateau", count_tolerance=0.0, ari_tolerance=0.0)) == {False}
+    assert set(column([a, a, a], "clusters_are_steady", count_tolerance=0.0, ari_tolerance=0.0)) == {True}
+    assert set(column([a, b, a], "clusters_are_steady", count_tolerance=0.0, ari_tolerance=0.0)) == {False}
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
@@ -321,3 +321,81 @@ def test_labels_that_cannot_be_are_refused(layers, cause):
 def test_layers_can_come_one_by_one():
     layers = trajectory(3)
     assert life(iter(layers)) == life(layers)
+
+
+# Plateaus: what clusters and states say, together
+
+
+def of_rank(rank, n=12, d=16, seed=0):
+    """A layer whose directions have about this effective rank: copies of `rank` orthogonal ones."""
+    return lengths(n, seed) * np.eye(d)[np.arange(n) % rank]
+
+
+def both(ranks, layers, rank_tolerance=0.1):
+    states = [of_rank(rank, n=len(layers[0])) for rank in ranks]
+    return list(cluster_life(states, layers, **TOLERANCES, rank_tolerance=rank_tolerance))
+
+
+STILL = [np.array([0] * 6 + [1] * 6)] * 6
+
+
+def test_rows_have_what_follows_clusters_and_the_plateaus():
+    rows = both([4] * 6, STILL)
+    for row, followed in zip(rows, life(STILL), strict=True):
+        assert set(row) == {*COLUMNS, "undefined"}
+        assert {name: row[name] for name in FOLLOWED} == {name: followed[name] for name in FOLLOWED}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([4, 4, 4, 4, 4, 4], [True] * 6),
+        ([2, 4, 4, 4, 8, 12], [False, True, True, True, False, False]),
+        ([2, 3, 4, 6, 8, 12], [False] * 6),
+        ([4, 4, 8, 8, 4, 4], [False] * 6),
+    ],
+)
+def test_a_plateau_needs_three_layers_of_steady_rank_where_clusters_stand_still(ranks, expected):
+    rows = both(ranks, STILL)
+    assert all(row["clusters_are_steady"] for row in rows)
+    assert [row["rank_is_steady"] for row in rows] == [row["is_plateau"] for row in rows] == expected
+
+
+def test_steady_states_with_clusters_drawn_anew_are_no_plateau():
+    rng = np.random.default_rng(0)
+    rows = both([4] * 6, [rng.permutation(STILL[0]) for _ in range(6)])
+    assert [row["rank_is_steady"] for row in rows] == [True] * 6
+    assert [row["is_plateau"] for row in rows] == [False] * 6
+
+
+def test_collapse_is_steady_in_rank_and_no_plateau():
+    rows = both([1] * 6, [np.full(12, -1)] * 6)
+    assert [row["rank_is_steady"] for row in rows] == [True] * 6
+    assert [row["is_plateau"] for row in rows] == [False] * 6
+
+
+def test_the_rank_may_vary_by_the_tolerance_and_no_more():
+    """Ranks 6 and 12: half of the larger."""
+    assert [row["rank_is_steady"] for row in both([6, 12, 6], STILL[:3], rank_tolerance=0.51)] == [True] * 3
+    assert [row["rank_is_steady"] for row in both([6, 12, 6], STILL[:3], rank_tolerance=0.49)] == [False] * 3
+
+
+def test_a_layer_without_directions_has_no_plateau_and_ends_those_around_it():
+    states = [of_rank(4) for _ in range(5)]
+    states[2] = np.zeros((12, 16))
+    rows = list(cluster_life(states, STILL[:5], **TOLERANCES, rank_tolerance=0.1))
+    assert [row["rank_is_steady"] for row in rows] == [False, False, None, False, False]
+    assert (
+        rows[2]["is_plateau"] is None and "rank_is_steady, is_plateau: row 0 is a zero vector" in rows[2]["undefined"]
+    )
+
+
+def test_a_layer_whose_clusters_are_undefined_has_no_plateau():
+    rows = both([4] * 3, [STILL[0], None, STILL[0]])
+    assert [row["is_plateau"] for row in rows] == [False, None, False]
+    assert [row["rank_is_steady"] for row in rows] == [True] * 3
+
+
+def test_another_number_of_layers_than_of_labels_is_an_error():
+    with pytest.raises(ValueError, match="shorter"):
+        both([4] * 3, STILL)

@@ -259,15 +259,14 @@ def test_a_source_that_is_no_file_is_an_error(copy):
         copy.hash("collapse.metrics.no_such_metric")
 
 
-@pytest.mark.parametrize(
-    ("edited", "changed"),
-    [("energy", {"energy"}), ("clusters", {"clusters"}), ("effective_rank", {"effective_rank", "cka", "nn_stability"})],
-)
-def test_an_edit_of_one_metric_changes_the_hash_of_that_metric_and_of_what_imports_it_only(copy, edited, changed):
+@pytest.mark.parametrize("edited", registry.METRICS)
+def test_an_edit_of_one_metric_changes_the_hash_of_that_metric_alone(copy, edited):
     before = {name: copy.hash(registry.module(name), "metric.py") for name in registry.METRICS}
     assert len(set(before.values())) == len(before)
-    copy.edit(f"collapse/metrics/{edited}.py", "COLUMNS = (", "EDITED = 1\nCOLUMNS = (")
-    assert {name for name in before if copy.hash(registry.module(name), "metric.py") != before[name]} == changed
+    with open(copy.root / f"collapse/metrics/{edited}.py", "a") as file:
+        file.write("\nEDITED = 1\n")
+    after = {name: copy.hash(registry.module(name), "metric.py") for name in registry.METRICS}
+    assert {name for name in before if after[name] != before[name]} == {edited}
 
 
 def test_no_metric_depends_on_code_that_loads_models(copy):

@@ -21,7 +21,8 @@ from hypothesis import given, settings
 
 from collapse.errors import Refusal
 from collapse.geometry import cosines, on_sphere
-from collapse.metrics.effective_rank import COLUMNS, effective_rank, singular_values, sphere_rank_from_cosines
+from collapse.metrics.effective_rank import COLUMNS, effective_rank
+from collapse.spectra import singular_values, sphere_rank_from_cosines
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

@@ -36,7 +36,7 @@ from collapse.metrics.attention_entropy import attention_entropy
 from collapse.metrics.attention_received import attention_received
 from collapse.metrics.attention_tokens import attention_tokens
 from collapse.metrics.cka import cka
-from collapse.metrics.cluster_life import cluster_life
+from collapse.metrics.cluster_life import follow
 from collapse.metrics.clusters import clusters
 from collapse.metrics.effective_rank import effective_rank
 from collapse.metrics.energy import energy
@@ -196,7 +196,7 @@ def test_what_is_measured_on_clusters(run):
             assert_close({name: row[name] for name in expected[row["group"]]}, expected[row["group"]], rel=1e-9)
         assert {row["group"] for row in pair_groups(H, own)} == set(GROUPS)
     tolerances = {"count_tolerance": 0.1, "ari_tolerance": 0.2}
-    for row, expected in zip(cluster_life(labels, **tolerances), test_cluster_life.slow(labels, **tolerances)):
+    for row, expected in zip(follow(labels, **tolerances), test_cluster_life.slow(labels, **tolerances)):
         assert_close({name: row[name] for name in expected}, expected)
 
 

@@ -174,6 +174,11 @@ def test_what_a_change_reruns(extended, tmp_path):
     # One pass yields all that is measured on attention, and never runs extraction.
     attention = {"attention": 3, "identity_attention": 1, "attention_received": 4}
     assert planned(fiedler={"rounds": 50}) == attention | {"aggregate": 3, "tables": 1}
+    extended.write_config(before)
+    entropy = "workflow/scripts/collapse/metrics/attention_entropy.py"
+    extended.edit(entropy, "return max(0.0, ", "return max(0.0, 1.0 * ")
+    assert extended.planned("tables") == attention | {"aggregate": 3, "tables": 1}
+    extended.edit(entropy, "return max(0.0, 1.0 * ", "return max(0.0, ")
     labels = {"clusters": 4, "metric_of_clusters": 12, "attention_received": 4}
     assert planned(clusters={"min_cluster_size": 3}) == labels | {"aggregate": 6, "tables": 1}
     extended.write_config(before)

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pyarrow.parquet as pq
-from project import REPOSITORY
+from project import REPOSITORY, Project
 from tiny_models import make_model, pins
 
 from collapse.provenance import pack, unpack
@@ -49,7 +49,7 @@ def test_every_row_of_the_page_has_its_test():
 
 def touch_everything(project):
     later = time.time() + 60
-    for part in ("Snakefile", "workflow", "config", "prompts", "profiles", "resources"):
+    for part in ("Snakefile", "workflow", "config", "prompts", "profiles", "resources", "results"):
         path = project.root / part
         for file in [path, *path.rglob("*")]:
             os.utime(file, (later, later))
@@ -205,14 +205,18 @@ def test_a_new_model_runs_itself_alone(changed, tmp_path):
 
 
 @row("remove a model")
-def test_a_model_less_leaves_the_tables(changed, tmp_path):
-    """Named anew, so that the only model of the finished run is the one that is taken out."""
-    config = changed.config()
-    config["models"][0]["name"] = "renamed"
-    changed.write_config(config)
-    assert changed.snakemake("states").returncode == 0
-    jobs = changed.planned()
-    assert not {"fetch", "extract", "draw_weights"} & set(jobs)
+def test_a_model_less_leaves_the_tables(tiny_gpt2, tmp_path):
+    directory = make_model("bert", tmp_path / "bert")
+    project = Project.create(tmp_path / "project", {"tiny": tiny_gpt2, "other": (directory, pins(directory))})
+    config = project.config() | {"metrics": ["spectral_k"], "prompts": ["fox"], "weights": [{"scheme": "trained"}]}
+    project.write_config(config)
+    done = project.snakemake("tables")
+    assert done.returncode == 0, done.stdout
+    project.write_config(config | {"models": config["models"][:1]})
+    assert project.planned("tables") == {"runs_table": 1, "aggregate": 1, "tables": 1}
+    assert project.snakemake("tables").returncode == 0
+    for table in ("runs", "spectral_k"):
+        assert set(pq.read_table(project.root / f"results/tables/{table}.parquet")["model"].to_pylist()) == {"tiny"}
 
 
 @row("add a seed")

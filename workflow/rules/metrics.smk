@@ -116,7 +116,7 @@ rule metric_of_clusters:
     benchmark:
         f"results/benchmarks/metrics/{{metric}}/{RUN}.tsv"
     wildcard_constraints:
-        metric=one_of(metrics_over("layer_labels", "labels", "labels_per_token")),
+        metric=one_of(metrics_over("layer_labels", "trajectory_labels", "labels_per_token")),
     conda:
         "../../environment.yml"
     threads: 1

@@ -2,8 +2,8 @@
 
 from collapse.errors import Undefined
 from collapse.geometry import nulls
-from collapse.metrics.effective_rank import sphere_rank_from_cosines
 from collapse.reasons import FIRST_LAYER
+from collapse.spectra import sphere_rank_from_cosines
 
 DEGENERATE_RANK = 3.0
 

@@ -11,6 +11,8 @@ from collapse.errors import Refusal, Undefined
 
 # Distance from the mean below which unit vectors point the same way: float32 states round at 6e-8.
 SAME_DIRECTION = 1e-6
+# Pairs whose cosine is above this are near one.
+NEAR_ONE = 0.9
 
 
 def as_matrix(H):

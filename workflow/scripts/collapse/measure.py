@@ -1,11 +1,14 @@
 """Run one metric over one states file: both token rules, every state, keys attached."""
 
 import math
+from itertools import islice
 
 import numpy as np
 
 from collapse import tables
+from collapse.geometry import nulls
 from collapse.provenance import versions
+from collapse.reasons import AFTER_NORM
 from collapse.states import StatesFile
 from collapse.token_rules import TOKEN_RULES
 
@@ -22,10 +25,11 @@ def measure(path, function, over, options, extra_keys=None, labels=None, depths=
     function : callable
         The metric.
     over : str
-        `layer`: function(H, **options) is called per state. `trajectory`: function(states, **options) is called once
-        per token rule and yields once per state. `layer_labels`: function(H, labels, **options) per state. `labels`:
-        function(labels of all states, **options) like a trajectory. `labels_per_token`: function(labels of all layers,
-        number of tokens, **options) once per token rule; the state after the final norm is no layer.
+        How the metric is called. Per state: `layer`: function(H, **options); `layer_labels`: function(H, labels,
+        **options). Once per token rule: `trajectory`: function(states, **options) yields once per state;
+        `trajectory_labels`: function(states, labels, **options) of all layers yields once per layer;
+        `labels_per_token`: function(labels of all layers, number of tokens, **options). The state after the final norm
+        is no layer: nulls in the former, left out in the latter.
     options : dict
         Keyword arguments of the metric.
     extra_keys : dict, optional
@@ -48,12 +52,15 @@ def measure(path, function, over, options, extra_keys=None, labels=None, depths=
     for rule in TOKEN_RULES:
         mask = states.mask(rule)
         found = [clusters.get((rule, *states.states[place])) for place in places]
+        layers = [own for own, (_, stage) in zip(found, states.states) if stage != "final_norm"]
         if over == "labels_per_token":
-            layers = [own for own, (_, stage) in zip(found, states.states) if stage != "final_norm"]
             yield run | {"tokens": rule}, function(layers, int(mask.sum()), **options), mask
             continue
         trajectory = (states.read(place)[mask].astype(np.float64) for place in places)
-        results = _results(function, over, trajectory, found, options)
+        if over == "trajectory_labels":
+            results = _until_norm(function(islice(trajectory, len(layers)), layers, **options), len(found))
+        else:
+            results = _results(function, over, trajectory, found, options)
         for place, result in zip(places, results, strict=True):
             yield run | {"tokens": rule} | layer_keys(*states.states[place], n_blocks), result, mask
 
@@ -94,11 +101,16 @@ def _results(function, over, trajectory, labels, options):
     """Call a metric in the way that its kind asks for; one result per state."""
     if over == "trajectory":
         return function(trajectory, **options)
-    if over == "labels":
-        return function(labels, **options)
     if over == "layer_labels":
         return (function(H, own, **options) for H, own in zip(trajectory, labels))
     return (function(H, **options) for H in trajectory)
+
+
+def _until_norm(results, n_states):
+    """The rows of the layers and, where a state after the final norm follows, one of nulls."""
+    rows = list(results)
+    rows += [nulls([name for name in rows[-1] if name != "undefined"], AFTER_NORM)] * (n_states - len(rows))
+    return rows
 
 
 def cluster_labels(path):

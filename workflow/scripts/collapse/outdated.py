@@ -10,18 +10,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from collapse.lock import same_command
 from collapse.provenance import unpack
 
 STATES = "states"
 
 
-def outdated(folder):
+def outdated(paths):
     """Compare the versions that results tables record with those installed.
 
     Parameters
     ----------
-    folder : path
-        results/tables. Files that are no tables are left to their readers, who refuse them.
+    paths : list of path
+        The tables of the config, whether they are there or not. Broken ones are left to their readers, who refuse.
 
     Returns
     -------
@@ -30,7 +31,7 @@ def outdated(folder):
         for the forward passes behind all others.
     """
     found = {}
-    for path in sorted(Path(folder).glob("*.parquet")):
+    for path in filter(Path.is_file, map(Path, paths)):
         try:
             record = unpack(pq.read_schema(path).metadata) or {}
         except (pa.ArrowException, OSError, ValueError):
@@ -40,7 +41,7 @@ def outdated(folder):
     return found
 
 
-def describe(found, rules):
+def describe(found, rules, arguments):
     """Return what `outdated` found as one message, with the command that computes it again; empty if it is nothing.
 
     Parameters
@@ -49,6 +50,8 @@ def describe(found, rules):
         What `outdated` returned.
     rules : callable
         rules(table) lists the rules that compute it.
+    arguments : list of str
+        The command line of this Snakemake, program first: the new one has the same config.
     """
     if not found:
         return ""
@@ -60,7 +63,7 @@ def describe(found, rules):
     return (
         "Some results were made with other library versions than those installed:\n"
         + "\n".join(lines)
-        + f"\nNothing runs again for that. To compute them anew: snakemake --cores all --forcerun {' '.join(names)}"
+        + f"\nNothing runs again for that. To compute them anew: {same_command(arguments)} --forcerun {' '.join(names)}"
     )
 
 

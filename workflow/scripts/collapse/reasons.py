@@ -3,6 +3,7 @@
 import re
 
 FIRST_LAYER = "no layer before the first"
+AFTER_NORM = "the state after the final norm is no layer"
 
 
 def reason_kind(reason):

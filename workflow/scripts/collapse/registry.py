@@ -17,7 +17,7 @@ class Metric:
     ----------
     over : str
         What its function is called with, and how often, see collapse.measure: `layer`, `trajectory`, `layer_labels`,
-        `labels`, `labels_per_token`; `attention`, see collapse.attention_tables; `groups`, see
+        `trajectory_labels`, `labels_per_token`; `attention`, see collapse.attention_tables; `groups`, see
         collapse.attention_groups.
     axis : str or None
         One more axis, with one file each: `beta` or `method`, given to the function under that keyword.

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 from matplotlib.lines import Line2D
 
+from collapse.attention import MEAN_HEAD
 from collapse.figures import style
 from collapse.figures.draw import Drawing
 from collapse.figures.panels import describe_data, describe_nulls, grid, label_grid, legend, plot_control, plot_schemes
-
-MEAN_HEAD = -1
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ punctuation and other a second time. Special tokens count as other under the rul
 import numpy as np
 
 from collapse.errors import Refusal
+from collapse.labels import NOISE, as_labels
 
 GROUPS = ("clustered", "noise", "punctuation", "other")
 COLUMNS = ("received", "received_mask_corrected", "share_of_tokens")
-NOISE = -1
 
 
 def attention_received(received, received_uniform, is_punctuation, labels):
@@ -66,9 +66,7 @@ def attention_received(received, received_uniform, is_punctuation, labels):
         received, received_uniform = _shares(received, n, "received"), _shares(received_uniform, n, "received_uniform")
     members = dict.fromkeys(GROUPS) | {"punctuation": is_punctuation, "other": ~is_punctuation}
     if labels is not None:
-        labels = np.asarray(labels)
-        if labels.dtype.kind != "i" or labels.shape != (n,) or labels.min() < NOISE:
-            raise Refusal(f"labels must be {n} integers from -1 up, found {labels.dtype} of shape {labels.shape}")
+        labels = as_labels(labels, n)
         members |= {"clustered": labels != NOISE, "noise": labels == NOISE}
     return [{"group": group} | _row(members[group], received, received_uniform) for group in GROUPS]
 

@@ -11,9 +11,12 @@ cluster of the layer before linked to none. Noise is no cluster and takes no par
 
 A cluster's age is 1 where it appears, and one more in each layer it survives; birth, merge and split start anew.
 `mean_lifespan` is the mean age of the clusters of a layer, `adjacent_ari` the adjusted Rand index with the layer
-before, noise counted as one label. A layer is on a **plateau** when it belongs to three layers in a row with
-clusters, whose number varies by at most `count_tolerance` (range over maximum) while every step's ARI is at least
-1 - `ari_tolerance`.
+before, noise counted as one label.
+
+A layer is on a **plateau** when it belongs to three layers in a row that two independent signals call steady:
+`clusters_are_steady`, from labels: all three have clusters, whose number varies by at most `count_tolerance` (range
+over maximum) while every step's ARI is at least 1 - `ari_tolerance`; and `rank_is_steady`, from states: the effective
+rank of their directions varies by at most `rank_tolerance` (range over maximum).
 
 Many survivors, a high ARI and old clusters: structure that layers keep, the metastable states of the theory. Many
 births and deaths: clusters drawn anew in each layer, which in clouds without structure they are.
@@ -29,12 +32,16 @@ tolerance per three layers passes for a plateau.
 
 import numpy as np
 
-from collapse.errors import Refusal
-from collapse.geometry import nulls
-from collapse.metrics.duplicate_tokens import NOISE, as_labels
+from collapse.errors import Undefined
+from collapse.geometry import nulls, on_sphere
+from collapse.labels import NOISE, same_tokens
+from collapse.reasons import FIRST_LAYER
+from collapse.spectra import entropy_rank, singular_values
 
 PLATEAU = 3
-COLUMNS = (
+# An agreement at the tolerance is within it, whatever its last digits.
+ROUNDING = 1e-12
+FOLLOWED = (
     "births",
     "deaths",
     "merges",
@@ -42,12 +49,64 @@ COLUMNS = (
     "survivors",
     "mean_lifespan",
     "adjacent_ari",
-    "is_plateau",
+    "clusters_are_steady",
 )
+COLUMNS = (*FOLLOWED, "rank_is_steady", "is_plateau")
 STEP_COLUMNS = ("births", "deaths", "merges", "splits", "survivors", "adjacent_ari")
 
 
-def cluster_life(labels, count_tolerance, ari_tolerance):
+def cluster_life(states, labels, count_tolerance, ari_tolerance, rank_tolerance):
+    """Follow the clusters of a trajectory from layer to layer, and say where clusters and geometry stand still.
+
+    Parameters
+    ----------
+    states : iterable of arrays, shape (n, d)
+        Raw states, in order of depth.
+    labels, count_tolerance, ari_tolerance
+        As for `follow`, one entry per layer.
+    rank_tolerance : float
+        Largest range of the effective rank over a plateau, as a share of its maximum, in [0, 1].
+
+    Yields
+    ------
+    dict
+        What `follow` yields, with `rank_is_steady` and `is_plateau`, both null where the rank has no value.
+
+    Raises
+    ------
+    Refusal
+        As `follow`; also if states hold NaN or infinity.
+    """
+    ranks = [_sphere_rank(H) for H in states]
+    steady = _steady_ranks(ranks, rank_tolerance)
+    for row, rank, flag in zip(follow(labels, count_tolerance, ari_tolerance), ranks, steady, strict=True):
+        both = None if row["clusters_are_steady"] is None else row["clusters_are_steady"] and flag
+        row |= {"rank_is_steady": flag, "is_plateau": both}
+        if isinstance(rank, Undefined):
+            reasons = [row["undefined"], f"rank_is_steady, is_plateau: {rank}"]
+            row |= {"rank_is_steady": None, "is_plateau": None, "undefined": "; ".join(filter(None, reasons))}
+        yield row
+
+
+def _sphere_rank(H):
+    """The effective rank of a layer's directions, or why it has none."""
+    try:
+        return entropy_rank(singular_values(on_sphere(H)))
+    except Undefined as reason:
+        return reason
+
+
+def _steady_ranks(ranks, tolerance):
+    def steady(start, stop):
+        values = ranks[start:stop]
+        if any(isinstance(value, Undefined) for value in values):
+            return False
+        return max(values) - min(values) <= tolerance * max(values)
+
+    return _in_threes(len(ranks), steady)
+
+
+def follow(labels, count_tolerance, ari_tolerance):
     """Follow the clusters of a trajectory from layer to layer.
 
     Parameters
@@ -64,9 +123,9 @@ def cluster_life(labels, count_tolerance, ari_tolerance):
     ------
     dict
         `births`, `deaths`, `merges`, `splits`, `survivors` (counts of the step from the layer before), `mean_lifespan`
-        (layers, >= 1; null without clusters), `adjacent_ari` in [-0.5, 1], `is_plateau`, `undefined`. Steps are null
-        at the first layer and after an undefined one, the ARI also where neither layer has a cluster; all are null
-        where clusters are undefined.
+        (layers, >= 1; null without clusters), `adjacent_ari` in [-0.5, 1], `clusters_are_steady`, `undefined`. Steps
+        are null at the first layer and after an undefined one, the ARI also where neither layer has a cluster; all are
+        null where clusters are undefined.
 
     Raises
     ------
@@ -75,16 +134,16 @@ def cluster_life(labels, count_tolerance, ari_tolerance):
 
     Examples
     --------
-    >>> rows = cluster_life([[0, 0, 1, 1], [0, 0, 0, 0]], count_tolerance=0.1, ari_tolerance=0.1)
+    >>> rows = follow([[0, 0, 1, 1], [0, 0, 0, 0]], count_tolerance=0.1, ari_tolerance=0.1)
     >>> [(row["merges"], row["mean_lifespan"]) for row in rows]
     [(None, 1.0), (1, 1.0)]
     """
     layers = same_tokens(labels)
     rows, counts = [], []
-    before, ages, why_none = None, None, "no layer before the first"
+    before, ages, why_none = None, None, FIRST_LAYER
     for current in layers:
         if current is None:
-            rows.append(nulls(COLUMNS, "the clusters of this layer are undefined"))
+            rows.append(nulls(FOLLOWED, "the clusters of this layer are undefined"))
             counts.append(None)
             before, why_none = None, "the clusters of the layer before are undefined"
             continue
@@ -92,24 +151,15 @@ def cluster_life(labels, count_tolerance, ari_tolerance):
         rows.append(row)
         counts.append(len(ages))
         before = current
-    on_plateau = _plateaus(counts, [row["adjacent_ari"] for row in rows], count_tolerance, ari_tolerance)
-    for row, count, flag in zip(rows, counts, on_plateau):
-        yield row if count is None else row | {"is_plateau": flag}
-
-
-def same_tokens(labels):
-    """Return the labels of each layer as arrays, None where they are undefined; other tokens are a Refusal."""
-    layers = [None if layer is None else as_labels(layer) for layer in labels]
-    sizes = sorted({len(layer) for layer in layers if layer is not None})
-    if len(sizes) > 1:
-        raise Refusal(f"layers have {sizes[0]} and {sizes[-1]} tokens: they must be the same tokens")
-    return layers
+    steady = _steady_clusters(counts, [row["adjacent_ari"] for row in rows], count_tolerance, ari_tolerance)
+    for row, count, flag in zip(rows, counts, steady):
+        yield row if count is None else row | {"clusters_are_steady": flag}
 
 
 def _first(current, why_none):
     """The row of a layer that has none to compare with, and the age of each of its clusters."""
     ages = np.ones(np.unique(current[current != NOISE]).size)
-    row = dict.fromkeys(COLUMNS) | {"mean_lifespan": _mean(ages)}
+    row = dict.fromkeys(FOLLOWED) | {"mean_lifespan": _mean(ages)}
     reasons = [f"{', '.join(STEP_COLUMNS)}: {why_none}"]
     return row | {"undefined": "; ".join(reasons + _no_clusters(ages))}, ages
 
@@ -157,17 +207,27 @@ def _adjusted_rand(table):
     return 2.0 * (both * neither - only_before * only_current) / scale
 
 
-def _plateaus(counts, aris, count_tolerance, ari_tolerance):
-    """Whether each layer belongs to a plateau. A run within tolerance is covered by its stretches of three layers."""
-    flags = [False] * len(counts)
-    for start in range(len(counts) - PLATEAU + 1):
-        stop = start + PLATEAU
+def _steady_clusters(counts, aris, count_tolerance, ari_tolerance):
+    """Whether each layer belongs to three in a row with steady clusters."""
+
+    def steady(start, stop):
         numbers, steps = counts[start:stop], aris[start + 1 : stop]
         if None in numbers or 0 in numbers or None in steps:
-            continue
-        steady = max(numbers) - min(numbers) <= count_tolerance * max(numbers)
-        if steady and min(steps) >= 1.0 - ari_tolerance:
-            flags[start:stop] = [True] * PLATEAU
+            return False
+        return (
+            max(numbers) - min(numbers) <= count_tolerance * max(numbers)
+            and min(steps) >= 1.0 - ari_tolerance - ROUNDING
+        )
+
+    return _in_threes(len(counts), steady)
+
+
+def _in_threes(n_layers, steady):
+    """Whether each layer belongs to a stretch of three that is steady: a longer run is covered by its stretches."""
+    flags = [False] * n_layers
+    for start in range(n_layers - PLATEAU + 1):
+        if steady(start, start + PLATEAU):
+            flags[start : start + PLATEAU] = [True] * PLATEAU
     return flags
 
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from collapse.errors import Refusal
 from collapse.geometry import nulls
-from collapse.metrics.cluster_life import same_tokens
-from collapse.metrics.duplicate_tokens import NOISE
+from collapse.labels import NOISE, same_tokens
 
 COLUMNS = ("clustered_share",)
 

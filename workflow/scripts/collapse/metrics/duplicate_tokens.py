@@ -19,8 +19,8 @@ import numpy as np
 
 from collapse.errors import Refusal
 from collapse.geometry import nulls
+from collapse.labels import NOISE, as_labels
 
-NOISE = -1
 COLUMNS = ("n_duplicate_clusters", "duplicate_token_share")
 
 
@@ -73,23 +73,3 @@ def duplicate_clusters(labels, token_ids):
         "duplicate_token_share": float(sizes[duplicate].sum() / sizes.sum()),
         "undefined": None,
     }
-
-
-def as_labels(labels, n=None):
-    """Return cluster labels as a vector of int64.
-
-    Raises
-    ------
-    Refusal
-        If they are no vector of integers >= -1, or not n of them.
-    """
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or not (np.issubdtype(labels.dtype, np.integer) or labels.size == 0):
-        raise Refusal(f"cluster labels must be a vector of integers, found {labels.dtype} of shape {labels.shape}")
-    if labels.size and labels.min() < NOISE:
-        raise Refusal(f"cluster labels start at {NOISE}, which is noise: found {labels.min()}")
-    if n is not None and len(labels) != n:
-        raise Refusal(
-            f"{len(labels)} cluster labels for {n} tokens: they must be those of the same layer and token rule"
-        )
-    return labels.astype(np.int64)

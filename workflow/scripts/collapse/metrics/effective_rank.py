@@ -20,7 +20,8 @@ SVD. Eigenvalues below the rounding error of that matrix are zero: their roots w
 import numpy as np
 
 from collapse.errors import Undefined
-from collapse.geometry import SAME_DIRECTION, as_matrix, nulls, on_sphere
+from collapse.geometry import SAME_DIRECTION, nulls, on_sphere
+from collapse.spectra import entropy_rank, singular_values
 
 COLUMNS = (
     "effective_rank_raw",
@@ -86,38 +87,5 @@ def effective_rank(H):
     return row | {"undefined": "; ".join(reasons) or None}
 
 
-def sphere_rank_from_cosines(G):
-    """Return the effective rank of X from its cosine matrix G = X X^T (n x n): the degeneracy gate of CKA uses it."""
-    return entropy_rank(_roots(np.linalg.eigvalsh(G)))
-
-
-def singular_values(M):
-    """Return the singular values of M (n x d) that rounding cannot have made, ascending.
-
-    Raises
-    ------
-    Undefined
-        If M is zero or has no rows.
-    """
-    M = as_matrix(M)
-    largest = np.abs(M).max()
-    if largest == 0:
-        raise Undefined("all states are zero")
-    M = M / largest
-    gram = M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M
-    return largest * _roots(np.linalg.eigvalsh(gram))
-
-
-def entropy_rank(weights):
-    """Return exp of the entropy (natural) of non-negative weights, normalised to sum 1."""
-    p = weights[weights > 0] / weights.sum()
-    return float(np.exp(-(p * np.log(p)).sum()))
-
-
 def _participation(weights):
     return float(weights.sum() ** 2 / (weights**2).sum())
-
-
-def _roots(eigenvalues):
-    floor = eigenvalues[-1] * len(eigenvalues) * np.finfo(np.float64).eps
-    return np.sqrt(eigenvalues[eigenvalues > floor])

@@ -18,6 +18,7 @@ import numpy as np
 
 from collapse.errors import Refusal, Undefined
 from collapse.geometry import cosines, nulls, on_sphere, pairs
+from collapse.reasons import FIRST_LAYER
 
 COLUMNS = ("energy", "log_energy", "change", "relative_change", "is_drop")
 STEP_COLUMNS = ("change", "relative_change", "is_drop")
@@ -50,7 +51,7 @@ def energy(layers, beta, tolerance):
     """
     if not (math.isfinite(beta) and beta > 0):
         raise Refusal(f"the inverse temperature beta must be a positive number, found {beta!r}")
-    before, why_none = None, "no layer before the first"
+    before, why_none = None, FIRST_LAYER
     for H in layers:
         try:
             log_energy = _log_energy(cosines(on_sphere(H)), beta)

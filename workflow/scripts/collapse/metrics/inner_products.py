@@ -20,10 +20,9 @@ last bin (geometry clips them).
 import numpy as np
 
 from collapse.errors import Undefined
-from collapse.geometry import SAME_DIRECTION, cosines, nulls, on_sphere, pairs
+from collapse.geometry import NEAR_ONE, SAME_DIRECTION, cosines, nulls, on_sphere, pairs
 
 BINS = 50
-NEAR_ONE = 0.9
 N_ROGUE = 3
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 COLUMNS = (

@@ -21,9 +21,8 @@ with clusters of two), so their mean says little of the layer. A group without p
 import numpy as np
 
 from collapse.errors import Undefined
-from collapse.geometry import cosines, nulls, on_sphere, pairs
-from collapse.metrics.duplicate_tokens import NOISE, as_labels
-from collapse.metrics.inner_products import NEAR_ONE
+from collapse.geometry import NEAR_ONE, cosines, nulls, on_sphere, pairs
+from collapse.labels import NOISE, as_labels
 
 GROUPS = ("within", "between", "noise_clustered", "noise_noise")
 COLUMNS = ("mean_inner_product", "mass_near_one", "share_of_pairs", "n_pairs")
