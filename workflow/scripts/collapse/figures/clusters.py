@@ -5,7 +5,7 @@ from matplotlib.lines import Line2D
 
 from collapse.figures import style
 from collapse.figures.draw import Drawing
-from collapse.figures.panels import describe_data, describe_nulls, legend, plot_schemes
+from collapse.figures.panels import describe_data, describe_nulls, legend, plot_control, plot_schemes
 
 TOKENS = "content"
 PANELS = (
@@ -38,7 +38,7 @@ def draw(name, subject, frames):
         for axis, (column, _) in zip(row, PANELS):
             plot_schemes(axis, cell, column)
             if column in NULLS:
-                _plot_null(axis, cell, NULLS[column])
+                plot_control(axis, cell[cell["scheme"] == "trained"], NULLS[column], style.NULL)
         row[0].set_ylabel(style.prompt_label(prompt))
         row[0].set_ylim(bottom=0)
         row[1].set_ylim(-0.03, 1.03)
@@ -48,8 +48,7 @@ def draw(name, subject, frames):
     for axis in axes[-1]:
         axis.set_xlabel("relative depth (layer / blocks)")
     axes[0, 0].set_xlim(-0.02, 1.08)
-    null = Line2D([], [], color="#444444", lw=0.8, ls=(0, (1, 1)), label="null of the trained cloud")
-    legend(figure, frame, [column for column, _ in PANELS], [null])
+    legend(figure, frame, [column for column, _ in PANELS], [Line2D([], [], **style.NULL)])
     caption = (
         "HDBSCAN clusters of token directions (precomputed cosine distances), the share of tokens in none, and the "
         "mean inner product against relative depth. No clusters and pure noise is what HDBSCAN says both of a "
@@ -70,11 +69,6 @@ def _row_order(frame):
         f"Labels of shuffled rows agree with an adjusted Rand index of {ari.mean():.2f} on average, {ari.min():.2f} at "
         "worst: where it is low, counts hold and labels do not. "
     )
-
-
-def _plot_null(axis, cell, column):
-    trained = cell[(cell["scheme"] == "trained") & (cell["stage"] != "final_norm")]
-    axis.plot(trained["depth"], trained[column], color="#444444", linewidth=0.8, linestyle=(0, (1, 1)))
 
 
 def _alternative(frame, subject):

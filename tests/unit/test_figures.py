@@ -1,0 +1,109 @@
+"""Every figure, drawn from tables that were never run: any number of models, nothing defined, one seed."""
+
+import importlib
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+from grids import PROMPTS, frame
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
+from collapse.figures import style
+from collapse.registry import FIGURES
+
+style.apply()
+grid = cache(frame)
+REASON = "row 3 is a zero vector"
+
+
+def drawing(name, n_models=2, **options):
+    entry = FIGURES[name]
+    subject = {"model": "model-0-of-a-size", "beta": "b1"}.get(entry.per, "")
+    frames = {table: grid(table, n_models=n_models, **options) for table in entry.tables}
+    return importlib.import_module(f"collapse.figures.{entry.module}").draw(name, subject, frames)
+
+
+def words_of(figure):
+    """(text, its box in pixels) of all that is written on a figure."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    found = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    # An axis keeps labels of ticks outside its limits, which it does not draw.
+    shown = [t for axis in figure.axes for which in (axis.xaxis, axis.yaxis) for t in drawn_ticks(which)]
+    hidden = {id(t) for axis in figure.axes for which in (axis.xaxis, axis.yaxis) for t in which.get_ticklabels()}
+    hidden -= set(map(id, shown))
+    return [(text.get_text(), text.get_window_extent(renderer)) for text in found if id(text) not in hidden]
+
+
+def drawn_ticks(axis):
+    low, high = sorted(axis.get_view_interval())
+    return [label for label, at in zip(axis.get_ticklabels(), axis.get_ticklocs()) if low <= at <= high]
+
+
+def overlaps(figure):
+    # A pixel of slack: boxes are a little larger than their letters.
+    boxes = [(text, box.padded(-1)) for text, box in words_of(figure)]
+    return [(a, b) for (a, p), (b, q) in itertools.combinations(boxes, 2) if p.overlaps(q)]
+
+
+def outside(figure):
+    width, height = figure.get_size_inches() * figure.dpi
+    return [t for t, b in words_of(figure) if b.x0 < -1 or b.y0 < -1 or b.x1 > width + 1 or b.y1 > height + 1]
+
+
+ALL_MODELS = [name for name, figure in FIGURES.items() if figure.per != "model"]
+# Of the figures of one quantity, one of each kind of limits and control is drawn with many models: it takes seconds.
+KINDS = ["mass_near_one", "energy", "n_clusters", "fiedler_symmetric"]
+MANY = [name for name in ALL_MODELS if name in KINDS or FIGURES[name].module != "curves"]
+FEW = [*MANY, *(name for name, figure in FIGURES.items() if figure.per == "model" and figure.module != "curves")]
+
+
+@pytest.mark.parametrize(("name", "n_models"), itertools.product(MANY, [1, 2, 10]))
+def test_no_words_overlap_with_any_number_of_models(name, n_models):
+    figure = drawing(name, n_models).figure
+    assert overlaps(figure) == [] and outside(figure) == []
+    # At 300 dpi, below what image viewers refuse.
+    assert max(figure.get_size_inches()) < 60
+
+
+@pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if figure.per == "model"])
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS])
+def test_no_words_overlap_in_the_figures_of_one_model(name, prompts):
+    figure = drawing(name, prompts=prompts).figure
+    assert overlaps(figure) == [] and outside(figure) == []
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_what_is_undefined_everywhere_is_drawn_and_said(name):
+    drawn = drawing(name, 1, undefined=REASON)
+    assert overlaps(drawn.figure) == []
+    assert "undefined" in drawn.alternative.lower()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_one_seed_has_no_band_and_the_caption_says_so(name):
+    drawn = drawing(name, 1, n_seeds=1)
+    assert "one seed" in drawn.caption or "1 seed " in drawn.caption
+    drawn.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_caption_states_models_weights_prompts_token_rule_and_band(name):
+    drawn = drawing(name)
+    assert "model-0-of-a-size" in drawn.caption and "random (norm-matched)" in drawn.caption
+    assert all(prompt in drawn.caption for prompt in PROMPTS)
+    assert "all tokens" in drawn.caption or "content tokens only" in drawn.caption
+    assert "2 seeds" in drawn.caption and drawn.alternative
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_state_after_the_final_norm_is_not_joined(name):
+    """It stands alone beyond depth 1, and no line reaches there."""
+    for axis in drawing(name).figure.axes:
+        for line in axis.lines:
+            x = np.asarray(line.get_xdata(), dtype=float)
+            if axis.get_xlabel().startswith("relative depth") and len(x) > 1:
+                assert x.max() <= 1.0
