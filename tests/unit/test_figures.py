@@ -18,11 +18,11 @@ grid = cache(frame)
 REASON = "row 3 is a zero vector"
 
 
-def drawing(name, n_models=2, **options):
+def drawing(name, n_models=2, depths=(), **options):
     entry = FIGURES[name]
     subject = {"model": "model-0-of-a-size", "beta": "b1"}.get(entry.per, "")
     frames = {table: grid(table, n_models=n_models, **options) for table in entry.tables}
-    return importlib.import_module(f"collapse.figures.{entry.module}").draw(name, subject, frames)
+    return importlib.import_module(f"collapse.figures.{entry.module}").draw(name, subject, frames, dict(depths))
 
 
 def words_of(figure):
@@ -58,10 +58,12 @@ ALL_MODELS = [name for name, figure in FIGURES.items() if figure.per != "model"]
 # Of the figures of one quantity, one of each kind of limits and control is drawn with many models: it takes seconds.
 KINDS = ["mass_near_one", "energy", "n_clusters", "fiedler_symmetric"]
 MANY = [name for name in ALL_MODELS if name in KINDS or FIGURES[name].module != "curves"]
+# Depth is not on their axes.
+WITHOUT_DEPTH = ["cluster_membership"]
 FEW = [*MANY, *(name for name, figure in FIGURES.items() if figure.per == "model" and figure.module != "curves")]
 
 
-@pytest.mark.parametrize(("name", "n_models"), itertools.product(MANY, [1, 2, 10]))
+@pytest.mark.parametrize(("name", "n_models"), list(itertools.product(MANY, [1, 2, 10])))
 def test_no_words_overlap_with_any_number_of_models(name, n_models):
     figure = drawing(name, n_models).figure
     assert overlaps(figure) == [] and outside(figure) == []
@@ -97,6 +99,22 @@ def test_a_caption_states_models_weights_prompts_token_rule_and_band(name):
     assert all(prompt in drawn.caption for prompt in PROMPTS)
     assert "all tokens" in drawn.caption or "content tokens only" in drawn.caption
     assert "2 seeds" in drawn.caption and drawn.alternative
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_depth_of_training_is_marked_for_a_model_that_runs_deeper_and_for_no_other(name):
+    deep = {"model-0-of-a-size": {"depth": 48, "trained_depth": 12}}
+    drawn, plain = drawing(name, depths=deep), drawing(name)
+    assert "12 of 48" in drawn.caption and "12 of 48" not in plain.caption
+    assert not any(map(is_marked, plain.figure.axes))
+    if name not in WITHOUT_DEPTH:
+        panels = [axis for axis in drawn.figure.axes if axis.get_subplotspec()]
+        n_models = 1 if FIGURES[name].per == "model" else 2
+        assert sum(map(is_marked, panels)) * n_models == len(panels)
+
+
+def is_marked(axis):
+    return any(list(line.get_xdata()) == [0.25, 0.25] for line in axis.lines)
 
 
 @pytest.mark.parametrize("name", FEW)

@@ -1,7 +1,7 @@
 """A plan grows with the runs, and costs little more than Snakemake itself needs for that many jobs.
 
 Of a study of 100 models, 50 prompts and 5 weights the forward passes are planned as they are, and whole smaller grids:
-Snakemake alone needs 2 ms for a job, so that its 175,000 jobs would take minutes. What matters, growth and ratio, shows.
+Snakemake alone needs 2 ms a job, so that its 175,000 jobs would take minutes. What matters, growth and ratio, shows.
 """
 
 import re

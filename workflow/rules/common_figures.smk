@@ -24,7 +24,8 @@ def figure_tables(figure):
 def figure_parameters(figure):
     """What a script needs to know of a figure."""
     name, _, subject = figure.partition("/")
-    return {"name": name, "subject": subject, "module": f"collapse.figures.{FIGURES[name].module}"}
+    depths = {model: depth for model, depth in GRID.depths.items() if FIGURES[name].per != "model" or model == subject}
+    return {"name": name, "subject": subject, "module": f"collapse.figures.{FIGURES[name].module}", "depths": depths}
 
 
 def figure_code(figure):

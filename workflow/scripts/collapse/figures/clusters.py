@@ -5,7 +5,15 @@ from matplotlib.lines import Line2D
 
 from collapse.figures import style
 from collapse.figures.draw import Drawing
-from collapse.figures.panels import describe_data, describe_nulls, legend, plot_control, plot_schemes
+from collapse.figures.panels import (
+    describe_data,
+    describe_nulls,
+    describe_trained_depth,
+    legend,
+    mark_trained_depth,
+    plot_control,
+    plot_schemes,
+)
 
 TOKENS = "content"
 PANELS = (
@@ -16,7 +24,7 @@ PANELS = (
 NULLS = {"n_clusters": "null_n_clusters", "noise_fraction": "null_noise_fraction"}
 
 
-def draw(name, subject, frames):
+def draw(name, subject, frames, depths):
     """Draw cluster count, noise fraction and mean inner product of one model, a row per prompt.
 
     Parameters
@@ -27,6 +35,8 @@ def draw(name, subject, frames):
         The model.
     frames : dict of DataFrame
         `clusters`.
+    depths : dict
+        Model -> `depth` and `trained_depth` in blocks, of models that run deeper than they were trained.
     """
     frame = frames["clusters"]
     frame = frame[(frame["model"] == subject) & (frame["tokens"] == TOKENS)]
@@ -37,6 +47,7 @@ def draw(name, subject, frames):
         cell = frame[frame["prompt"] == prompt]
         for axis, (column, _) in zip(row, PANELS):
             plot_schemes(axis, cell, column)
+            mark_trained_depth(axis, depths.get(subject))
             if column in NULLS:
                 plot_control(axis, cell[cell["scheme"] == "trained"], NULLS[column], style.NULL)
         row[0].set_ylabel(style.prompt_label(prompt))
@@ -56,6 +67,7 @@ def draw(name, subject, frames):
         "call on the trained cloud with each coordinate permuted over tokens: structure is what differs from it. "
         f"{_row_order(frame)}"
         f"{describe_data(frame, TOKENS)}{describe_nulls(frame, 'n_clusters')}"
+        f"{describe_trained_depth({subject: depths.get(subject)})}"
     )
     return Drawing(figure, f"Clusters over layers: {subject}", caption, _alternative(frame, subject))
 

@@ -6,7 +6,17 @@ from matplotlib.lines import Line2D
 
 from collapse.figures import style
 from collapse.figures.draw import Drawing
-from collapse.figures.panels import describe_data, describe_nulls, grid, label_grid, legend, plot_control, plot_schemes
+from collapse.figures.panels import (
+    describe_data,
+    describe_nulls,
+    describe_trained_depth,
+    grid,
+    label_grid,
+    legend,
+    mark_trained_depth,
+    plot_control,
+    plot_schemes,
+)
 
 MEAN_HEAD = -1
 
@@ -182,7 +192,7 @@ CURVES = {
 }
 
 
-def draw(name, subject, frames):
+def draw(name, subject, frames, depths):
     """Draw one quantity for every prompt and model.
 
     Parameters
@@ -193,6 +203,8 @@ def draw(name, subject, frames):
         `b` and an inverse temperature for the energy, a model for a figure that each has of its own, else empty.
     frames : dict of DataFrame
         The results table that the quantity is in.
+    depths : dict
+        Model -> `depth` and `trained_depth` in blocks, of models that run deeper than they were trained.
     """
     curve = CURVES[name]
     frame = frames[curve.table]
@@ -215,6 +227,7 @@ def draw(name, subject, frames):
         for axis, model in zip(row, models):
             panel = frame[(frame["model"] == model) & (frame["prompt"] == prompt)]
             plot_schemes(axis, panel, curve.column)
+            mark_trained_depth(axis, depths.get(model))
             if is_null:
                 plot_control(axis, panel[panel["scheme"] == "trained"], curve.control, style.NULL)
             elif curve.control:
@@ -230,6 +243,7 @@ def draw(name, subject, frames):
         f"{title}: {curve.definition}, against relative depth. {curve.reading} {describe_data(frame, curve.tokens)}"
         f"{NULL_WORDS if is_null else UNIFORM_WORDS if curve.control else ''}"
         f"{describe_nulls(frame, curve.column)}{_describe_drops(frame) if curve.table == 'energy' else ''}"
+        f"{describe_trained_depth({model: depths.get(model) for model in models})}"
     )
     return Drawing(figure, title, caption, _alternative(frame, curve, title))
 

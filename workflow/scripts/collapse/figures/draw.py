@@ -33,13 +33,15 @@ class Drawing:
     alternative: str
 
 
-def draw(name, subject, module, tables, svg, png, caption):
+def draw(name, subject, module, depths, tables, svg, png, caption):
     """Draw the figure `name` (of `subject`, if it has one) and write SVG, PNG at 300 dpi and caption.
 
     Parameters
     ----------
     name, subject, module : str
         The figure, what it is drawn for (a model, a beta, or nothing), and the module that draws it.
+    depths : dict
+        Model -> `depth` and `trained_depth` in blocks, of models that run deeper than they were trained.
     tables : list of path
         Results tables; the module gets them as {table name: DataFrame}.
     svg, png, caption : path
@@ -47,7 +49,7 @@ def draw(name, subject, module, tables, svg, png, caption):
     """
     style.apply()
     frames = {Path(path).stem: results.read(path, Path(path).stem).to_pandas() for path in tables}
-    drawing = importlib.import_module(module).draw(name, subject, frames)
+    drawing = importlib.import_module(module).draw(name, subject, frames, depths)
     for path, kind in ((svg, "svg"), (png, "png")):
         with replacing(path) as temporary:
             metadata = {"Date": None} if kind == "svg" else None

@@ -14,7 +14,7 @@ TOKENS = "content"
 EDGES = np.linspace(0.0, 1.0, 11)
 
 
-def draw(name, subject, frames):
+def draw(name, subject, frames, depths):
     """Draw, per prompt, the share of layers in which each token is clustered, and its distribution over tokens.
 
     Trained weights are lines, and random ones the band that their seeds span.
@@ -27,6 +27,9 @@ def draw(name, subject, frames):
         The model.
     frames : dict of DataFrame
         `cluster_membership`.
+    depths : dict
+        Model -> `depth` and `trained_depth` in blocks, of models that run deeper than they were trained: all layers
+        count, those beyond too, and the caption says so.
     """
     frame = frames["cluster_membership"]
     frame = frame[(frame["model"] == subject) & (frame["tokens"] == TOKENS)]
@@ -58,6 +61,7 @@ def draw(name, subject, frames):
         "any cloud into clusters: what trained weights do is what lies outside the random band. Total collapse gives 0 "
         f"for all tokens, as pure noise does. Weights: {weights}. Prompts, each on its own, none averaged: "
         f"{', '.join(prompts)}. Tokens: {TOKEN_WORDS[TOKENS]}.{_describe_nulls(frame[frame['scheme'].isin(shown)])}"
+        f"{_describe_depth(depths.get(subject))}"
     )
     return Drawing(figure, f"Cluster membership: {subject}", caption, _alternative(frame, subject, shown))
 
@@ -92,6 +96,12 @@ def _describe_nulls(frame):
         return ""
     runs = missing.groupby(["weights", "prompt"]).ngroups
     return f" Undefined, and not drawn, in {runs} runs, most often: {missing['undefined'].mode()[0]}."
+
+
+def _describe_depth(depth):
+    if depth is None:
+        return ""
+    return f" Training ended at block {depth['trained_depth']} of {depth['depth']}; the layers of all blocks count."
 
 
 def _alternative(frame, subject, shown):

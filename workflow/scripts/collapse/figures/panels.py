@@ -60,6 +60,18 @@ def plot_control(axis, frame, column, look):
     axis.plot(values.index, values, **look | {"label": "_"})
 
 
+def mark_trained_depth(axis, depth):
+    """Draw a thin vertical line where training ended, for a model that runs deeper; `depth` is None for all others."""
+    if depth:
+        axis.axvline(depth["trained_depth"] / depth["depth"], **style.TRAINED_DEPTH)
+
+
+def describe_trained_depth(depths):
+    """Return a sentence on those vertical lines, from {model: depth or None}; empty where there are none."""
+    words = [f"{model} {d['trained_depth']} of {d['depth']}" for model, d in depths.items() if d]
+    return f" The thin vertical line is the depth of training, in blocks: {', '.join(words)}." if words else ""
+
+
 def legend(figure, frame, columns, extra=()):
     """Put one legend above all panels: lines, their bands, undefined values of `columns`, and what else is drawn."""
     handles, bands = [], []

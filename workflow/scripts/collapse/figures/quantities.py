@@ -7,7 +7,15 @@ from matplotlib.lines import Line2D
 
 from collapse.figures import style
 from collapse.figures.draw import Drawing
-from collapse.figures.panels import describe_data, is_degenerate, label_grid, legend, plot_schemes
+from collapse.figures.panels import (
+    describe_data,
+    describe_trained_depth,
+    is_degenerate,
+    label_grid,
+    legend,
+    mark_trained_depth,
+    plot_schemes,
+)
 
 TOKENS = "content"
 ENERGY = "energy"
@@ -127,7 +135,7 @@ FIGURES = {
 }
 
 
-def draw(name, subject, frames):
+def draw(name, subject, frames, depths):
     """Draw the quantities of one model, a row of panels per prompt.
 
     Parameters
@@ -138,6 +146,8 @@ def draw(name, subject, frames):
         The model.
     frames : dict of DataFrame
         The results table of the quantities, and `energy` where it is one of them.
+    depths : dict
+        Model -> `depth` and `trained_depth` in blocks, of models that run deeper than they were trained.
     """
     spec = FIGURES[name]
     frame = _own(frames[spec.table], subject)
@@ -162,6 +172,7 @@ def draw(name, subject, frames):
     for row, prompt in zip(axes, prompts):
         for axis, quantity, part in zip(row, spec.quantities, parts):
             plot_schemes(axis, part[part["prompt"] == prompt], quantity.column)
+            mark_trained_depth(axis, depths.get(subject))
             if quantity.reference is not None:
                 axis.axhline(quantity.reference, **style.CONTROL | {"label": "_"})
             axis.set_ylim(*(quantity.limits or ((None, None) if quantity.column == ENERGY else (0, None))))
@@ -178,6 +189,7 @@ def draw(name, subject, frames):
     caption = (
         f"{title}. Against relative depth (layer / blocks): {spec.definition}. {spec.reading} "
         f"{describe_data(frame, TOKENS)}{_describe_energy(beta)}{_describe_undefined(undefined)}"
+        f"{describe_trained_depth({subject: depths.get(subject)})}"
     )
     return Drawing(figure, title, caption, _alternative(spec, title, parts, labels))
 

@@ -78,6 +78,7 @@ THEORY_COLOURS = ("#009E73", "#56B4E9", "#E69F00", "#000000")
 
 # What a quantity is without content, under the same mask.
 CONTROL = {"color": "#777777", "linestyle": "-", "linewidth": 0.9, "label": "uniform attention, same mask"}
+TRAINED_DEPTH = {"color": "#444444", "linestyle": "-", "linewidth": 0.6, "label": "_"}
 # The same call on a cloud without structure.
 NULL = {"color": "#444444", "linestyle": (0, (1, 1)), "linewidth": 0.8, "label": "null of the trained cloud"}
 
