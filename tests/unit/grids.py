@@ -68,7 +68,8 @@ def _axes(spec, place):
     for name, values in axes.items():
         if name in spec["keys"] or name in spec["columns"]:
             places = [found | {name: value} for found in places for value in values]
-    return places
+    # The costlier methods run at few depths.
+    return [found for found in places if found.get("method", "pca") == "pca" or found["layer"] in (0, 4, N_BLOCKS)]
 
 
 def _value(name, spec, rng):

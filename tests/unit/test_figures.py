@@ -59,7 +59,7 @@ ALL_MODELS = [name for name, figure in FIGURES.items() if figure.per != "model"]
 KINDS = ["mass_near_one", "energy", "n_clusters", "fiedler_symmetric"]
 MANY = [name for name in ALL_MODELS if name in KINDS or FIGURES[name].module != "curves"]
 # Depth is not on their axes.
-WITHOUT_DEPTH = ["cluster_membership"]
+WITHOUT_DEPTH = ["cluster_membership", "projections"]
 FEW = [*MANY, *(name for name, figure in FIGURES.items() if figure.per == "model" and figure.module != "curves")]
 
 

@@ -24,8 +24,14 @@ def figure_tables(figure):
 def figure_parameters(figure):
     """What a script needs to know of a figure."""
     name, _, subject = figure.partition("/")
-    depths = {model: depth for model, depth in GRID.depths.items() if FIGURES[name].per != "model" or model == subject}
-    return {"name": name, "subject": subject, "module": f"collapse.figures.{FIGURES[name].module}", "depths": depths}
+    model = subject if FIGURES[name].per == "model" else None
+    return {
+        "name": name,
+        "subject": subject,
+        "module": f"collapse.figures.{FIGURES[name].module}",
+        "model": model,
+        "depths": {deep: depth for deep, depth in GRID.depths.items() if model in (None, deep)},
+    }
 
 
 def figure_code(figure):

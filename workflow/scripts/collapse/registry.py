@@ -89,6 +89,7 @@ FIGURES = {
     "cluster_membership": Figure("membership", ("cluster_membership",), CLUSTERS, per="model"),
     "cluster_life": Figure("quantities", ("cluster_life",), CLUSTERS, per="model"),
     "cluster_plateaus": Figure("quantities", ("cluster_life",), CLUSTERS, per="model"),
+    "projections": Figure("projections", ("projections", "cluster_labels"), CLUSTERS, per="model"),
     "pair_groups_mean": Figure("quantities", ("pair_groups", "energy"), CLUSTERS, per="model"),
     "pair_groups_mass": Figure("quantities", ("pair_groups",), CLUSTERS, per="model"),
     "pair_groups_share": Figure("quantities", ("pair_groups",), CLUSTERS, per="model"),
