@@ -10,7 +10,7 @@ from grids import PROMPTS, frame
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from collapse.figures import style
+from collapse.figures import differences, membership, projections, style
 from collapse.registry import FIGURES
 
 style.apply()
@@ -59,7 +59,7 @@ ALL_MODELS = [name for name, figure in FIGURES.items() if figure.per != "model"]
 KINDS = ["mass_near_one", "energy", "n_clusters", "fiedler_symmetric"]
 MANY = [name for name in ALL_MODELS if name in KINDS or FIGURES[name].module != "curves"]
 # Depth is not on their axes.
-WITHOUT_DEPTH = ["cluster_membership", "projections"]
+WITHOUT_DEPTH = ["cluster_membership", "projections", "trained_minus_random"]
 FEW = [*MANY, *(name for name, figure in FIGURES.items() if figure.per == "model" and figure.module != "curves")]
 
 
@@ -125,3 +125,64 @@ def test_the_state_after_the_final_norm_is_not_joined(name):
             x = np.asarray(line.get_xdata(), dtype=float)
             if axis.get_xlabel().startswith("relative depth") and len(x) > 1:
                 assert x.max() <= 1.0
+
+
+def test_trained_minus_random_is_that_of_the_last_block_and_of_training_where_a_model_runs_deeper():
+    table = grid("inner_products", n_models=1)
+    for depths, layer in (({}, 6), ({"model-0-of-a-size": {"depth": 6, "trained_depth": 2}}, 2)):
+        last = differences.last_block(table, depths)
+        assert set(last["layer"]) == {layer} and set(last["stage"]) == {"block"} and set(last["tokens"]) == {"content"}
+        found = differences.subtract(last, "mass_near_one", "norm-matched")["model-0-of-a-size"]
+        for prompt in PROMPTS:
+            values = last[last["prompt"] == prompt].set_index("weights")["mass_near_one"]
+            expected = [values["trained"] - values[f"norm-matched-s{seed}"] for seed in (0, 1)]
+            assert found[prompt].tolist() == expected
+
+
+def test_without_random_weights_there_is_no_difference_to_draw_and_the_caption_says_so():
+    frames = {table: grid(table, n_models=1, n_seeds=0) for table in FIGURES["trained_minus_random"].tables}
+    drawn = differences.draw("trained_minus_random", "", frames, {})
+    assert "no random ones in this grid" in drawn.caption and "undefined" in drawn.alternative
+
+
+def test_an_interval_over_prompts_is_drawn_from_three_on():
+    def lines(prompts):
+        drawn = drawing("trained_minus_random", 1, prompts=prompts)
+        return sum(line.get_linestyle() == "-" and len(line.get_xdata()) == 2 for line in drawn.figure.axes[0].lines)
+
+    # The line at 0, one per prompt for its seeds, and the model's.
+    assert lines(("a", "b")) == 1 + 2
+    assert lines(("a", "b", "c")) == 1 + 3 + 1
+
+
+def test_projections_of_pca_alone_are_at_the_depths_of_the_study():
+    frames = {table: grid(table, n_models=1) for table in FIGURES["projections"].tables}
+    table = frames["projections"]
+    drawn = projections.draw(
+        "projections", "model-0-of-a-size", frames | {"projections": table[table["method"] == "pca"]}, {}
+    )
+    assert [axis.get_title() for axis in drawn.figure.axes[:3]] == ["PCA, 0.00", "PCA, 0.67", "PCA, 1.00"]
+
+
+def test_noise_is_grey_crosses_and_clusters_differ_in_colour_and_shape():
+    drawn = drawing("projections", 1).figure
+    looks = {(line.get_marker(), line.get_markerfacecolor()) for axis in drawn.axes for line in axis.lines}
+    assert {line.get_color() for axis in drawn.axes for line in axis.lines if line.get_marker() == "x"} == {"#999999"}
+    clusters = [look for look in looks if look[0] != "x"]
+    assert len({shape for shape, _ in clusters}) == len({colour for _, colour in clusters}) == len(clusters) > 2
+
+
+def test_membership_band_is_that_of_the_seeds():
+    table = grid("cluster_membership", n_models=1)
+    own = table[(table["tokens"] == "content") & (table["prompt"] == PROMPTS[0]) & (table["scheme"] == "norm-matched")]
+    positions, shares = membership.shares_of(own)
+    assert shares.shape == (2, len(positions))
+    assert shares[1].tolist() == own[own["seed"] == 1].sort_values("position")["clustered_share"].tolist()
+
+
+def test_clusters_are_drawn_beside_the_null_of_the_trained_cloud():
+    table = grid("clusters", n_models=1)
+    own = table[(table["tokens"] == "content") & (table["prompt"] == PROMPTS[0]) & (table["scheme"] == "trained")]
+    null = own.loc[own["stage"] != "final_norm", "null_n_clusters"].tolist()
+    drawn = [list(line.get_ydata()) for line in drawing("n_clusters", 1).figure.axes[0].lines]
+    assert null in drawn

@@ -76,7 +76,7 @@ def plan(tmp_path_factory, models, prompts):
     project = grid(tmp_path_factory.mktemp("grid") / "project", models, prompts)
     bare = project.root / "bare"
     bare.mkdir()
-    sizes = {"models": models, "prompts": prompts, "metrics": len(DEFAULT) + len(BETAS) - 1, "figures": 12 + 2 * models}
+    sizes = {"models": models, "prompts": prompts, "metrics": len(DEFAULT) + len(BETAS) - 1, "figures": 13 + 2 * models}
     (bare / "Snakefile").write_text(BARE.format(**sizes))
     printed, seconds = dry_run(project.root, "--configfile", "tiny.yaml")
     return printed, seconds, dry_run(bare)[1]

@@ -70,6 +70,7 @@ DIRECTIONS = "How many directions are left, and does the geometry change?"
 THEORY = "Does the energy rise at every layer?"
 CLUSTERS = "Do clusters form?"
 ATTENTION = "What does attention do?"
+TRAINING = "What do trained weights change?"
 
 FIGURES = {
     "mass_near_one": Figure("curves", ("inner_products",), COLLAPSE),
@@ -98,4 +99,5 @@ FIGURES = {
     "fiedler_published": Figure("curves", ("fiedler",), ATTENTION, per="model"),
     "attention_punctuation": Figure("quantities", ("attention_received",), ATTENTION, per="model"),
     "attention_noise": Figure("quantities", ("attention_received",), ATTENTION, per="model"),
+    "trained_minus_random": Figure("differences", ("inner_products", "effective_rank"), TRAINING),
 }

@@ -41,7 +41,7 @@ def draw(name, subject, frames, depths):
     axes = figure.subplots(len(prompts), 2, sharex="col", squeeze=False, width_ratios=[2, 1])
     for row, prompt in zip(axes, prompts):
         cells = {scheme: frame[(frame["prompt"] == prompt) & (frame["scheme"] == scheme)] for scheme in shown}
-        _plot_row(row, {scheme: _runs(cell) for scheme, cell in cells.items()})
+        _plot_row(row, {scheme: shares_of(cell) for scheme, cell in cells.items()})
         row[0].set_ylabel(style.prompt_label(prompt))
     axes[0, 0].set_title("share of layers in which a token is clustered")
     axes[0, 1].set_title("share of tokens with that share")
@@ -66,7 +66,7 @@ def draw(name, subject, frames, depths):
     return Drawing(figure, f"Cluster membership: {subject}", caption, _alternative(frame, subject, shown))
 
 
-def _runs(cell):
+def shares_of(cell):
     """Positions, and shares with a row per seed; NaN where undefined."""
     table = cell.pivot(index="weights", columns="position", values="clustered_share")
     return table.columns.to_numpy(), table.to_numpy(dtype=float)
