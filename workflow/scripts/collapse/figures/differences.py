@@ -64,9 +64,10 @@ def draw(name, subject, frames, depths):
     caption = (
         "Trained minus random at the last block"
         f"{_describe_depths(depths)}, for each model and prompt: the share of pairs with a cosine above 0.9, the mean "
-        "cosine, the same without the three dimensions that add most to it, and the exponential of the entropy of the singular values of the directions. Right of 0 in the first three, left "
-        "in the last: trained weights are nearer to collapse. A dot is a prompt, its line the range over seeds of the "
-        "random weights; a diamond the mean over the prompts of a model, its line a 95 % interval by a studentised "
+        "cosine, the same without the three dimensions that add most to it, and the exponential of the entropy of the "
+        "singular values of the directions. Right of 0 in the first three, left in the last: trained weights are "
+        "nearer to collapse. A dot is a prompt, its line the range over seeds of the random weights; a diamond the "
+        "mean over the prompts of a model, its line a 95 % interval by a studentised "
         "bootstrap over prompts, seeds averaged within each (from 3 prompts on). Models: "
         f"{', '.join(first['model'].unique())}. Weights: trained; "
         f"{style.look(random, random)['label'] if random else 'no random ones in this grid'}"
