@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import matplotlib.figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from collapse.figures import style
 from collapse.figures.draw import Drawing
@@ -33,6 +34,7 @@ class Quantity:
     limits: tuple | None = None
     # The value that says nothing, drawn as a thin grey line.
     reference: float | None = None
+    is_count: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ def _attention(group, words):
         (
             Quantity("raw\n(times the mean)", "received", group, reference=1.0),
             Quantity("mask-corrected\n(times uniform)", "received_mask_corrected", group, reference=1.0),
-            Quantity("share of attention", "share_of_attention", group, SHARE),
-            Quantity("share of tokens", "share_of_tokens", group, SHARE),
+            Quantity("share of attention", "share_of_attention", group),
+            Quantity("share of tokens", "share_of_tokens", group),
         ),
         "no preference",
     )
@@ -114,7 +116,7 @@ FIGURES = {
         "tokens of the smaller one",
         "Many survivors: structure that layers keep. Many births and deaths: clusters drawn anew, as in clouds without "
         "structure.",
-        tuple(Quantity(name, name) for name in ("births", "deaths", "merges", "splits", "survivors")),
+        tuple(Quantity(name, name, is_count=True) for name in ("births", "deaths", "merges", "splits", "survivors")),
     ),
     "cluster_plateaus": Figure(
         "cluster_life",
@@ -175,6 +177,8 @@ def draw(name, subject, frames, depths):
             mark_trained_depth(axis, depths.get(subject))
             if quantity.reference is not None:
                 axis.axhline(quantity.reference, **style.CONTROL | {"label": "_"})
+            if quantity.is_count:
+                axis.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
             axis.set_ylim(*(quantity.limits or ((None, None) if quantity.column == ENERGY else (0, None))))
     axes[0, 0].set_xlim(-0.02, 1.08)
     label_grid(axes, prompts, labels, "relative depth")
