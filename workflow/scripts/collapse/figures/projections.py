@@ -136,7 +136,8 @@ def _describe_depth(depth):
 def _describe_undefined(undefined, n):
     if not undefined:
         return ""
-    return f" Undefined in {len(undefined)} of {n} panels, most often: {max(set(undefined), key=undefined.count)}."
+    reason = max(dict.fromkeys(undefined), key=undefined.count)
+    return f" Undefined in {len(undefined)} of {n} panels, most often: {reason}."
 
 
 def _alternative(frame, subject, weights, undefined):
