@@ -113,7 +113,7 @@ def test_the_report_is_one_file_that_reaches_for_nothing(finished):
 
 def test_every_figure_has_svg_png_and_a_caption_that_says_what_is_shown(finished):
     figures = sorted(finished.root.glob("results/figures/**/*.svg"))
-    assert len(figures) == 13
+    assert len(figures) == 16
     for svg in figures:
         assert svg.read_bytes().startswith(b"<?xml")
         assert svg.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

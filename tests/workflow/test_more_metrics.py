@@ -12,7 +12,7 @@ from collapse.attention_groups import attention_groups
 from collapse.measure import cluster_labels
 from collapse.metrics.pair_groups import GROUPS, pair_groups
 from collapse.metrics.projections import projections
-from collapse.registry import METRICS
+from collapse.registry import FIGURES, METRICS
 from collapse.states import StatesFile
 from collapse.weights import restore
 
@@ -23,7 +23,6 @@ MORE = [
     *("fiedler", "attention_entropy", "attention_received"),
 ]
 WEIGHTS = ["trained", "norm-matched-s0", "norm-matched-s1", "identity-b1"]
-FIGURES = {"draw_figure": 3, "figures": 1}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,7 @@ def extended(finished, tmp_path_factory):
         "aggregate": 7 + len(MORE),
         "tables": 1,
     }
-    done = project.snakemake("tables", "results/figures/fiedler_published/tiny.svg")
+    done = project.snakemake("tables", "figures")
     assert done.returncode == 0, done.stdout
     return project
 
@@ -139,6 +138,14 @@ def test_projections_are_those_of_the_stored_states(extended):
     rows = rows_of(extended, "projections", weights="trained", tokens="all", method="pca", layer=2, stage="block")
     expected = projections(states.read(2), "pca")
     assert [{key: row[key] for key in expected[0]} for row in rows] == expected
+
+
+def test_every_figure_of_the_registry_is_drawn(extended):
+    drawn = {
+        path.relative_to(extended.root / "results/figures").parts[0]
+        for path in extended.root.glob("results/figures/**/*.md")
+    }
+    assert {name.removesuffix(".md") for name in drawn} == set(FIGURES)
 
 
 def test_causal_and_bidirectional_heads_are_never_on_one_axis_as_published(extended):

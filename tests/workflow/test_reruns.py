@@ -15,7 +15,7 @@ from tiny_models import make_model, pins
 from collapse.provenance import pack, unpack
 
 METRICS = "workflow/scripts/collapse/metrics"
-DRAWN_FROM_ALL = {"score_claims": 1, "draw_figure": 13, "write_report": 1, "all": 1}
+DRAWN_FROM_ALL = {"score_claims": 1, "draw_figure": 16, "write_report": 1, "all": 1}
 ONE_PROMPT = {
     "extract": 3,
     "identity_states": 1,
@@ -200,7 +200,7 @@ def test_a_new_model_runs_itself_alone(changed, tmp_path):
         "runs_table": 1,
         "aggregate": 7,
         # Two figures that each model has of its own.
-        **DRAWN_FROM_ALL | {"draw_figure": 15},
+        **DRAWN_FROM_ALL | {"draw_figure": 18},
     }
 
 
@@ -256,7 +256,7 @@ def test_other_cluster_options_run_the_clusters(changed):
         "clusters": 8,
         "aggregate": 2,
         "score_claims": 1,
-        "draw_figure": 1,
+        "draw_figure": 3,
         "write_report": 1,
         "all": 1,
     }
@@ -265,7 +265,7 @@ def test_other_cluster_options_run_the_clusters(changed):
 @row("change a figure's style")
 def test_another_style_draws_the_figures(changed):
     changed.edit("workflow/scripts/collapse/figures/style.py", '"grid.linewidth": 0.5', '"grid.linewidth": 0.6')
-    assert changed.planned() == {"draw_figure": 13, "write_report": 1, "all": 1}
+    assert changed.planned() == {"draw_figure": 16, "write_report": 1, "all": 1}
 
 
 @row("another order of keys in the config")
@@ -332,7 +332,7 @@ def test_another_version_of_a_library_is_said_and_runs_nothing(changed):
         "clusters": 8,
         "aggregate": 2,
         "score_claims": 1,
-        "draw_figure": 1,
+        "draw_figure": 3,
         "write_report": 1,
         "all": 1,
     }

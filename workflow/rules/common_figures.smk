@@ -24,7 +24,14 @@ def figure_tables(figure):
 def figure_parameters(figure):
     """What a script needs to know of a figure."""
     name, _, subject = figure.partition("/")
-    return {"name": name, "subject": subject, "module": f"collapse.figures.{FIGURES[name].module}"}
+    model = subject if FIGURES[name].per == "model" else None
+    return {
+        "name": name,
+        "subject": subject,
+        "module": f"collapse.figures.{FIGURES[name].module}",
+        "model": model,
+        "depths": {deep: depth for deep, depth in GRID.depths.items() if model in (None, deep)},
+    }
 
 
 def figure_code(figure):

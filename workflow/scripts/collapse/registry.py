@@ -70,6 +70,7 @@ DIRECTIONS = "How many directions are left, and does the geometry change?"
 THEORY = "Does the energy rise at every layer?"
 CLUSTERS = "Do clusters form?"
 ATTENTION = "What does attention do?"
+TRAINING = "What do trained weights change?"
 
 FIGURES = {
     "mass_near_one": Figure("curves", ("inner_products",), COLLAPSE),
@@ -84,7 +85,19 @@ FIGURES = {
     "cka_debiased": Figure("curves", ("cka",), DIRECTIONS),
     "nn_stability": Figure("curves", ("nn_stability",), DIRECTIONS),
     "clusters": Figure("clusters", ("clusters",), CLUSTERS, per="model"),
+    "n_clusters": Figure("curves", ("clusters",), CLUSTERS),
+    "noise_fraction": Figure("curves", ("clusters",), CLUSTERS),
+    "cluster_membership": Figure("membership", ("cluster_membership",), CLUSTERS, per="model"),
+    "cluster_life": Figure("quantities", ("cluster_life",), CLUSTERS, per="model"),
+    "cluster_plateaus": Figure("quantities", ("cluster_life",), CLUSTERS, per="model"),
+    "projections": Figure("projections", ("projections", "cluster_labels"), CLUSTERS, per="model"),
+    "pair_groups_mean": Figure("quantities", ("pair_groups", "energy"), CLUSTERS, per="model"),
+    "pair_groups_mass": Figure("quantities", ("pair_groups",), CLUSTERS, per="model"),
+    "pair_groups_share": Figure("quantities", ("pair_groups",), CLUSTERS, per="model"),
     "attention_entropy": Figure("curves", ("attention_entropy",), ATTENTION),
     "fiedler_symmetric": Figure("curves", ("fiedler",), ATTENTION),
     "fiedler_published": Figure("curves", ("fiedler",), ATTENTION, per="model"),
+    "attention_punctuation": Figure("quantities", ("attention_received",), ATTENTION, per="model"),
+    "attention_noise": Figure("quantities", ("attention_received",), ATTENTION, per="model"),
+    "trained_minus_random": Figure("differences", ("inner_products", "effective_rank"), TRAINING),
 }

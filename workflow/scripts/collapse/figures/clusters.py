@@ -5,7 +5,15 @@ from matplotlib.lines import Line2D
 
 from collapse.figures import style
 from collapse.figures.draw import Drawing
-from collapse.figures.panels import describe_data, describe_nulls, legend, plot_schemes
+from collapse.figures.panels import (
+    describe_data,
+    describe_nulls,
+    describe_trained_depth,
+    legend,
+    mark_trained_depth,
+    plot_control,
+    plot_schemes,
+)
 
 TOKENS = "content"
 PANELS = (
@@ -16,7 +24,7 @@ PANELS = (
 NULLS = {"n_clusters": "null_n_clusters", "noise_fraction": "null_noise_fraction"}
 
 
-def draw(name, subject, frames):
+def draw(name, subject, frames, depths):
     """Draw cluster count, noise fraction and mean inner product of one model, a row per prompt.
 
     Parameters
@@ -27,6 +35,8 @@ def draw(name, subject, frames):
         The model.
     frames : dict of DataFrame
         `clusters`.
+    depths : dict
+        Model -> `depth` and `trained_depth` in blocks, of models that run deeper than they were trained.
     """
     frame = frames["clusters"]
     frame = frame[(frame["model"] == subject) & (frame["tokens"] == TOKENS)]
@@ -37,8 +47,9 @@ def draw(name, subject, frames):
         cell = frame[frame["prompt"] == prompt]
         for axis, (column, _) in zip(row, PANELS):
             plot_schemes(axis, cell, column)
+            mark_trained_depth(axis, depths.get(subject))
             if column in NULLS:
-                _plot_null(axis, cell, NULLS[column])
+                plot_control(axis, cell[cell["scheme"] == "trained"], NULLS[column], style.NULL)
         row[0].set_ylabel(style.prompt_label(prompt))
         row[0].set_ylim(bottom=0)
         row[1].set_ylim(-0.03, 1.03)
@@ -48,8 +59,7 @@ def draw(name, subject, frames):
     for axis in axes[-1]:
         axis.set_xlabel("relative depth (layer / blocks)")
     axes[0, 0].set_xlim(-0.02, 1.08)
-    null = Line2D([], [], color="#444444", lw=0.8, ls=(0, (1, 1)), label="null of the trained cloud")
-    legend(figure, frame, [column for column, _ in PANELS], [null])
+    legend(figure, frame, [column for column, _ in PANELS], [Line2D([], [], **style.NULL)])
     caption = (
         "HDBSCAN clusters of token directions (precomputed cosine distances), the share of tokens in none, and the "
         "mean inner product against relative depth. No clusters and pure noise is what HDBSCAN says both of a "
@@ -57,6 +67,7 @@ def draw(name, subject, frames):
         "call on the trained cloud with each coordinate permuted over tokens: structure is what differs from it. "
         f"{_row_order(frame)}"
         f"{describe_data(frame, TOKENS)}{describe_nulls(frame, 'n_clusters')}"
+        f"{describe_trained_depth({subject: depths.get(subject)})}"
     )
     return Drawing(figure, f"Clusters over layers: {subject}", caption, _alternative(frame, subject))
 
@@ -70,11 +81,6 @@ def _row_order(frame):
         f"Labels of shuffled rows agree with an adjusted Rand index of {ari.mean():.2f} on average, {ari.min():.2f} at "
         "worst: where it is low, counts hold and labels do not. "
     )
-
-
-def _plot_null(axis, cell, column):
-    trained = cell[(cell["scheme"] == "trained") & (cell["stage"] != "final_norm")]
-    axis.plot(trained["depth"], trained[column], color="#444444", linewidth=0.8, linestyle=(0, (1, 1)))
 
 
 def _alternative(frame, subject):

@@ -7,7 +7,17 @@ from matplotlib.lines import Line2D
 from collapse.attention import MEAN_HEAD
 from collapse.figures import style
 from collapse.figures.draw import Drawing
-from collapse.figures.panels import describe_data, describe_nulls, grid, label_grid, legend, plot_control, plot_schemes
+from collapse.figures.panels import (
+    describe_data,
+    describe_nulls,
+    describe_trained_depth,
+    grid,
+    label_grid,
+    legend,
+    mark_trained_depth,
+    plot_control,
+    plot_schemes,
+)
 
 
 @dataclass(frozen=True)
@@ -21,8 +31,17 @@ class Curve:
     definition: str
     reading: str
     limits: tuple | None = None
-    # The column of the same quantity under uniform attention, drawn beside it.
+    # The column of the same quantity without content, drawn beside it.
     control: str | None = None
+
+
+# Where a control is not uniform attention.
+NULLS = {"null_n_clusters", "null_noise_fraction"}
+NULL_WORDS = (
+    " The thin dotted line is the same call on the trained cloud with each coordinate permuted over tokens: structure "
+    "is what differs from it."
+)
+UNIFORM_WORDS = " The grey line is uniform attention under the same mask."
 
 
 CURVES = {
@@ -117,6 +136,27 @@ CURVES = {
         "Near 1 the local geometry is kept; in a collapsed layer neighbours are rounding, so it is undefined there.",
         (-0.05, 1.05),
     ),
+    "n_clusters": Curve(
+        "clusters",
+        "n_clusters",
+        "content",
+        "Number of clusters",
+        "the number of HDBSCAN clusters of token directions (precomputed cosine distances)",
+        "0 is what HDBSCAN says both of a collapsed cloud and of a scattered one: read it beside the mean inner "
+        "product.",
+        control="null_n_clusters",
+    ),
+    "noise_fraction": Curve(
+        "clusters",
+        "noise_fraction",
+        "content",
+        "Noise fraction",
+        "the share of tokens in no HDBSCAN cluster of token directions (precomputed cosine distances)",
+        "1 is what HDBSCAN says both of a collapsed cloud and of a scattered one: read it beside the mean inner "
+        "product.",
+        (-0.03, 1.03),
+        control="null_noise_fraction",
+    ),
     "fiedler_symmetric": Curve(
         "fiedler",
         "fiedler_symmetric",
@@ -151,7 +191,7 @@ CURVES = {
 }
 
 
-def draw(name, subject, frames):
+def draw(name, subject, frames, depths):
     """Draw one quantity for every prompt and model.
 
     Parameters
@@ -162,6 +202,8 @@ def draw(name, subject, frames):
         `b` and an inverse temperature for the energy, a model for a figure that each has of its own, else empty.
     frames : dict of DataFrame
         The results table that the quantity is in.
+    depths : dict
+        Model -> `depth` and `trained_depth` in blocks, of models that run deeper than they were trained.
     """
     curve = CURVES[name]
     frame = frames[curve.table]
@@ -176,6 +218,7 @@ def draw(name, subject, frames):
         title = f"{curve.label}, {subject}"
     if "head" in frame:
         frame = frame[frame["head"] == MEAN_HEAD]
+    is_null = curve.control in NULLS
     models, prompts = list(frame["model"].unique()), list(frame["prompt"].unique())
     # Quantities without natural limits depend on the number of tokens: a scale per prompt, the same for all models.
     figure, axes = grid(len(prompts), len(models), sharey=True if curve.limits else "row")
@@ -183,18 +226,23 @@ def draw(name, subject, frames):
         for axis, model in zip(row, models):
             panel = frame[(frame["model"] == model) & (frame["prompt"] == prompt)]
             plot_schemes(axis, panel, curve.column)
-            if curve.control:
-                plot_control(axis, panel, curve.control)
+            mark_trained_depth(axis, depths.get(model))
+            if is_null:
+                plot_control(axis, panel[panel["scheme"] == "trained"], curve.control, style.NULL)
+            elif curve.control:
+                plot_control(axis, panel, curve.control, style.CONTROL)
     axes[0, 0].set_xlim(-0.02, 1.08)
     for row in axes:
         # An energy at a small beta is nearly constant: from zero its changes would not be seen.
         row[0].set_ylim(*(curve.limits or ((None, None) if curve.table == "energy" else (0, None))))
     label_grid(axes, prompts, models, "relative depth (layer / blocks)")
-    legend(figure, frame, [curve.column], [Line2D([], [], **style.CONTROL)] if curve.control else [])
+    extra = [Line2D([], [], **style.NULL if is_null else style.CONTROL)] if curve.control else []
+    legend(figure, frame, [curve.column], extra)
     caption = (
         f"{title}: {curve.definition}, against relative depth. {curve.reading} {describe_data(frame, curve.tokens)}"
-        f"{' The grey line is uniform attention under the same mask.' if curve.control else ''}"
+        f"{NULL_WORDS if is_null else UNIFORM_WORDS if curve.control else ''}"
         f"{describe_nulls(frame, curve.column)}{_describe_drops(frame) if curve.table == 'energy' else ''}"
+        f"{describe_trained_depth({model: depths.get(model) for model in models})}"
     )
     return Drawing(figure, title, caption, _alternative(frame, curve, title))
 
@@ -215,5 +263,5 @@ def _alternative(frame, curve, title):
     ends = last.groupby(["model", "scheme"], sort=False)[curve.column].agg(["min", "max"]).dropna()
     words = "; ".join(f"{m}, {s}: {low:.3g} to {high:.3g}" for (m, s), low, high in ends.itertuples())
     words = words or "undefined everywhere"
-    where = "block's attention" if curve.control else "block"
+    where = "block's attention" if curve.control and curve.control not in NULLS else "block"
     return f"Line plots of {title.lower()}, one panel per prompt and model. At the last {where}, over prompts: {words}."

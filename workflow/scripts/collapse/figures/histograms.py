@@ -5,13 +5,13 @@ from matplotlib.colors import LogNorm
 
 from collapse.figures import style
 from collapse.figures.draw import Drawing
-from collapse.figures.panels import TOKEN_WORDS, grid, label_grid
+from collapse.figures.panels import TOKEN_WORDS, describe_trained_depth, grid, label_grid, mark_trained_depth
 
 TOKENS = "content"
 FLOOR = 1e-3
 
 
-def draw(name, subject, frames):
+def draw(name, subject, frames, depths):
     """Draw, per prompt and scheme, the share of pairs in each bin of cosine against depth.
 
     Parameters
@@ -22,6 +22,8 @@ def draw(name, subject, frames):
         The model.
     frames : dict of DataFrame
         `inner_products`.
+    depths : dict
+        Model -> `depth` and `trained_depth` in blocks, of models that run deeper than they were trained.
     """
     frame = frames["inner_products"]
     frame = frame[(frame["model"] == subject) & (frame["tokens"] == TOKENS) & (frame["stage"] != "final_norm")]
@@ -35,6 +37,7 @@ def draw(name, subject, frames):
         for axis, line in zip(row, lines):
             cell = frame[(frame["prompt"] == prompt) & (frame["line"] == line)]
             image = _panel(axis, cell) or image
+            mark_trained_depth(axis, depths.get(subject))
     label_grid(axes, prompts, labels, "relative depth (layer / blocks)")
     if image is not None:
         bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
@@ -46,6 +49,7 @@ def draw(name, subject, frames):
         f"Histogram of the cosines of all token pairs of {subject} at each depth: 50 equal bins, colour the share of "
         f"pairs, logarithmic, white below {FLOOR:g}. Pairs above the dashed line are the mass near one.{random} "
         f"Weights: {'; '.join(labels)}. Prompts: {', '.join(prompts)}. Tokens: {TOKEN_WORDS[TOKENS]}."
+        f"{describe_trained_depth({subject: depths.get(subject)})}"
     )
     return Drawing(figure, f"Inner products over layers: {subject}", caption, _alternative(frame, subject))
 

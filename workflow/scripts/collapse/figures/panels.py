@@ -45,17 +45,31 @@ def plot_schemes(axis, frame, column):
         axis.plot(values.index, values["mean"], **look | {"label": "_"})
         if runs["seed"].nunique() > 1:
             axis.fill_between(values.index, values["min"], values["max"], color=look["color"], alpha=0.25, linewidth=0)
-        degenerate = steps[_is_degenerate(steps, column)]["depth"].unique()
-        place = {"transform": axis.get_xaxis_transform(), "clip_on": False}
+        degenerate = steps[is_degenerate(steps, column)]["depth"].unique()
+        # Marks may lie beyond a panel's edge, which must not move the panels.
+        place = {"transform": axis.get_xaxis_transform(), "clip_on": False, "in_layout": False}
         axis.plot(degenerate, np.full(len(degenerate), 0.03 + 0.06 * level), "x", color=look["color"], ms=3, **place)
         after = runs.loc[runs["stage"] == "final_norm", column].mean()
-        axis.plot([1.05], [after], "o", mfc="white", mec=look["color"], ms=4, clip_on=False)
+        axis.plot([1.05], [after], "o", mfc="white", mec=look["color"], ms=4, clip_on=False, in_layout=False)
 
 
-def plot_control(axis, frame, column):
-    """Draw what uniform attention gives under the same mask: it depends on the number of tokens alone."""
-    values = frame.dropna(subset=[column]).groupby("depth")[column].first()
-    axis.plot(values.index, values, **style.CONTROL | {"label": "_"})
+def plot_control(axis, frame, column, look):
+    """Draw what the first weights of a panel give without content: a line without the state after the final norm."""
+    steps = frame[frame["stage"] != "final_norm"]
+    values = steps.dropna(subset=[column]).groupby("depth")[column].first()
+    axis.plot(values.index, values, **look | {"label": "_"})
+
+
+def mark_trained_depth(axis, depth):
+    """Draw a thin vertical line where training ended, for a model that runs deeper; `depth` is None for all others."""
+    if depth:
+        axis.axvline(depth["trained_depth"] / depth["depth"], **style.TRAINED_DEPTH)
+
+
+def describe_trained_depth(depths):
+    """Return a sentence on those vertical lines, from {model: depth or None}; empty where there are none."""
+    words = [f"{model} {d['trained_depth']} of {d['depth']}" for model, d in depths.items() if d]
+    return f" The thin vertical line is the depth of training, in blocks: {', '.join(words)}." if words else ""
 
 
 def legend(figure, frame, columns, extra=()):
@@ -74,7 +88,7 @@ def legend(figure, frame, columns, extra=()):
         handles.append(
             Line2D([], [], ls="", marker="o", mfc="white", mec="#444444", ms=4, label="after the final norm")
         )
-    if any(_is_degenerate(frame, column).any() for column in columns):
+    if any(is_degenerate(frame, column).any() for column in columns):
         handles.append(Line2D([], [], ls="", marker="x", color="#444444", ms=3, label="undefined"))
     handles += extra
     # The longest entry takes a good two inches.
@@ -101,14 +115,14 @@ def describe_data(frame, tokens):
 def describe_nulls(frame, column):
     """Return a sentence on undefined values, with their most frequent kind of reason; empty where there are none."""
     steps = frame[frame["stage"] != "final_norm"]
-    missing = steps[_is_degenerate(steps, column)]
+    missing = steps[is_degenerate(steps, column)]
     if missing.empty:
         return ""
     kinds = missing["undefined"].map(reason_kind)
     return f" Undefined in {len(missing)} of {len(steps)} states (crosses), most often: {kinds.mode()[0]}."
 
 
-def _is_degenerate(frame, column):
+def is_degenerate(frame, column):
     """Tell which rows are null for another reason than being the first layer."""
     return frame[column].isna() & ~frame["undefined"].fillna("").str.contains(FIRST_LAYER)
 

@@ -75,9 +75,15 @@ COMPONENTS = ("embeddings", "qk", "ov", "mlp")
 THEORY = {"linestyle": ":", "linewidth": 1.6}
 THEORY_COLOURS = ("#009E73", "#56B4E9", "#E69F00", "#000000")
 
+# Clusters in the plane: shapes tell them apart in grey. Eight of one and seven of the other make 56 looks.
+CLUSTER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#000000")
+CLUSTER_SHAPES = ("o", "s", "^", "D", "v", "P", "*")
 
 # What a quantity is without content, under the same mask.
 CONTROL = {"color": "#777777", "linestyle": "-", "linewidth": 0.9, "label": "uniform attention, same mask"}
+TRAINED_DEPTH = {"color": "#444444", "linestyle": "-", "linewidth": 0.6, "label": "_"}
+# The same call on a cloud without structure.
+NULL = {"color": "#444444", "linestyle": (0, (1, 1)), "linewidth": 0.8, "label": "null of the trained cloud"}
 
 
 def apply():

@@ -1,0 +1,188 @@
+"""Every figure, drawn from tables that were never run: any number of models, nothing defined, one seed."""
+
+import importlib
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+from grids import PROMPTS, frame
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
+from collapse.figures import differences, membership, projections, style
+from collapse.registry import FIGURES
+
+style.apply()
+grid = cache(frame)
+REASON = "row 3 is a zero vector"
+
+
+def drawing(name, n_models=2, depths=(), **options):
+    entry = FIGURES[name]
+    subject = {"model": "model-0-of-a-size", "beta": "b1"}.get(entry.per, "")
+    frames = {table: grid(table, n_models=n_models, **options) for table in entry.tables}
+    return importlib.import_module(f"collapse.figures.{entry.module}").draw(name, subject, frames, dict(depths))
+
+
+def words_of(figure):
+    """(text, its box in pixels) of all that is written on a figure."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    found = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    # An axis keeps labels of ticks outside its limits, which it does not draw.
+    shown = [t for axis in figure.axes for which in (axis.xaxis, axis.yaxis) for t in drawn_ticks(which)]
+    hidden = {id(t) for axis in figure.axes for which in (axis.xaxis, axis.yaxis) for t in which.get_ticklabels()}
+    hidden -= set(map(id, shown))
+    return [(text.get_text(), text.get_window_extent(renderer)) for text in found if id(text) not in hidden]
+
+
+def drawn_ticks(axis):
+    low, high = sorted(axis.get_view_interval())
+    return [label for label, at in zip(axis.get_ticklabels(), axis.get_ticklocs()) if low <= at <= high]
+
+
+def overlaps(figure):
+    # A pixel of slack: boxes are a little larger than their letters.
+    boxes = [(text, box.padded(-1)) for text, box in words_of(figure)]
+    return [(a, b) for (a, p), (b, q) in itertools.combinations(boxes, 2) if p.overlaps(q)]
+
+
+def outside(figure):
+    width, height = figure.get_size_inches() * figure.dpi
+    return [t for t, b in words_of(figure) if b.x0 < -1 or b.y0 < -1 or b.x1 > width + 1 or b.y1 > height + 1]
+
+
+ALL_MODELS = [name for name, figure in FIGURES.items() if figure.per != "model"]
+# Of the figures of one quantity, one of each kind of limits and control is drawn with many models: it takes seconds.
+KINDS = ["mass_near_one", "energy", "n_clusters", "fiedler_symmetric"]
+MANY = [name for name in ALL_MODELS if name in KINDS or FIGURES[name].module != "curves"]
+# Depth is not on their axes.
+WITHOUT_DEPTH = ["cluster_membership", "projections", "trained_minus_random"]
+FEW = [*MANY, *(name for name, figure in FIGURES.items() if figure.per == "model" and figure.module != "curves")]
+
+
+@pytest.mark.parametrize(("name", "n_models"), list(itertools.product(MANY, [1, 2, 10])))
+def test_no_words_overlap_with_any_number_of_models(name, n_models):
+    figure = drawing(name, n_models).figure
+    assert overlaps(figure) == [] and outside(figure) == []
+    # At 300 dpi, below what image viewers refuse.
+    assert max(figure.get_size_inches()) < 60
+
+
+@pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if figure.per == "model"])
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS])
+def test_no_words_overlap_in_the_figures_of_one_model(name, prompts):
+    figure = drawing(name, prompts=prompts).figure
+    assert overlaps(figure) == [] and outside(figure) == []
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_what_is_undefined_everywhere_is_drawn_and_said(name):
+    drawn = drawing(name, 1, undefined=REASON)
+    assert overlaps(drawn.figure) == []
+    assert "undefined" in drawn.alternative.lower()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_one_seed_has_no_band_and_the_caption_says_so(name):
+    drawn = drawing(name, 1, n_seeds=1)
+    assert "one seed" in drawn.caption or "1 seed " in drawn.caption
+    drawn.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_caption_states_models_weights_prompts_token_rule_and_band(name):
+    drawn = drawing(name)
+    assert "model-0-of-a-size" in drawn.caption and "random (norm-matched)" in drawn.caption
+    assert all(prompt in drawn.caption for prompt in PROMPTS)
+    assert "all tokens" in drawn.caption or "content tokens only" in drawn.caption
+    assert "2 seeds" in drawn.caption and drawn.alternative
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_depth_of_training_is_marked_for_a_model_that_runs_deeper_and_for_no_other(name):
+    deep = {"model-0-of-a-size": {"depth": 48, "trained_depth": 12}}
+    drawn, plain = drawing(name, depths=deep), drawing(name)
+    assert "12 of 48" in drawn.caption and "12 of 48" not in plain.caption
+    assert not any(map(is_marked, plain.figure.axes))
+    if name not in WITHOUT_DEPTH:
+        panels = [axis for axis in drawn.figure.axes if axis.get_subplotspec()]
+        n_models = 1 if FIGURES[name].per == "model" else 2
+        assert sum(map(is_marked, panels)) * n_models == len(panels)
+
+
+def is_marked(axis):
+    return any(list(line.get_xdata()) == [0.25, 0.25] for line in axis.lines)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_state_after_the_final_norm_is_not_joined(name):
+    """It stands alone beyond depth 1, and no line reaches there."""
+    for axis in drawing(name).figure.axes:
+        for line in axis.lines:
+            x = np.asarray(line.get_xdata(), dtype=float)
+            if axis.get_xlabel().startswith("relative depth") and len(x) > 1:
+                assert x.max() <= 1.0
+
+
+def test_trained_minus_random_is_that_of_the_last_block_and_of_training_where_a_model_runs_deeper():
+    table = grid("inner_products", n_models=1)
+    for depths, layer in (({}, 6), ({"model-0-of-a-size": {"depth": 6, "trained_depth": 2}}, 2)):
+        last = differences.last_block(table, depths)
+        assert set(last["layer"]) == {layer} and set(last["stage"]) == {"block"} and set(last["tokens"]) == {"content"}
+        found = differences.subtract(last, "mass_near_one", "norm-matched")["model-0-of-a-size"]
+        for prompt in PROMPTS:
+            values = last[last["prompt"] == prompt].set_index("weights")["mass_near_one"]
+            expected = [values["trained"] - values[f"norm-matched-s{seed}"] for seed in (0, 1)]
+            assert found[prompt].tolist() == expected
+
+
+def test_without_random_weights_there_is_no_difference_to_draw_and_the_caption_says_so():
+    frames = {table: grid(table, n_models=1, n_seeds=0) for table in FIGURES["trained_minus_random"].tables}
+    drawn = differences.draw("trained_minus_random", "", frames, {})
+    assert "no random ones in this grid" in drawn.caption and "undefined" in drawn.alternative
+
+
+def test_an_interval_over_prompts_is_drawn_from_three_on():
+    def lines(prompts):
+        drawn = drawing("trained_minus_random", 1, prompts=prompts)
+        return sum(line.get_linestyle() == "-" and len(line.get_xdata()) == 2 for line in drawn.figure.axes[0].lines)
+
+    # The line at 0, one per prompt for its seeds, and the model's.
+    assert lines(("a", "b")) == 1 + 2
+    assert lines(("a", "b", "c")) == 1 + 3 + 1
+
+
+def test_projections_of_pca_alone_are_at_the_depths_of_the_study():
+    frames = {table: grid(table, n_models=1) for table in FIGURES["projections"].tables}
+    table = frames["projections"]
+    drawn = projections.draw(
+        "projections", "model-0-of-a-size", frames | {"projections": table[table["method"] == "pca"]}, {}
+    )
+    assert [axis.get_title() for axis in drawn.figure.axes[:3]] == ["PCA, 0.00", "PCA, 0.67", "PCA, 1.00"]
+
+
+def test_noise_is_grey_crosses_and_clusters_differ_in_colour_and_shape():
+    drawn = drawing("projections", 1).figure
+    looks = {(line.get_marker(), line.get_markerfacecolor()) for axis in drawn.axes for line in axis.lines}
+    assert {line.get_color() for axis in drawn.axes for line in axis.lines if line.get_marker() == "x"} == {"#999999"}
+    clusters = [look for look in looks if look[0] != "x"]
+    assert len({shape for shape, _ in clusters}) == len({colour for _, colour in clusters}) == len(clusters) > 2
+
+
+def test_membership_band_is_that_of_the_seeds():
+    table = grid("cluster_membership", n_models=1)
+    own = table[(table["tokens"] == "content") & (table["prompt"] == PROMPTS[0]) & (table["scheme"] == "norm-matched")]
+    positions, shares = membership.shares_of(own)
+    assert shares.shape == (2, len(positions))
+    assert shares[1].tolist() == own[own["seed"] == 1].sort_values("position")["clustered_share"].tolist()
+
+
+def test_clusters_are_drawn_beside_the_null_of_the_trained_cloud():
+    table = grid("clusters", n_models=1)
+    own = table[(table["tokens"] == "content") & (table["prompt"] == PROMPTS[0]) & (table["scheme"] == "trained")]
+    null = own.loc[own["stage"] != "final_norm", "null_n_clusters"].tolist()
+    drawn = [list(line.get_ydata()) for line in drawing("n_clusters", 1).figure.axes[0].lines]
+    assert null in drawn
