@@ -38,7 +38,12 @@ def frame(table, rows):
     return pa.Table.from_pylist([dict.fromkeys(schema.names) | row for row in rows], schema=schema)
 
 
-def runs(models=("m",), n_blocks=N_BLOCKS, n_tokens=100, weights=("trained", "norm-matched-s0", "norm-matched-s1")):
+def runs(
+    models=("m",),
+    n_blocks=N_BLOCKS,
+    n_tokens=100,
+    weights=("trained", "norm-matched-s0", "norm-matched-s1", "norm-matched-s7"),
+):
     rows = [
         {
             "model": model,
@@ -344,6 +349,67 @@ def test_temperatures_of_the_theory_are_no_seeds():
     assert against["estimate"] == pytest.approx(0.1)
     along = one(rows, scheme="identity", minus={"layers": "first"}, expect={"above": 0})
     assert along["estimate"] == 0.0
+
+
+def theories(*runs_of_it):
+    """Runs and rows of trained weights, with 4 blocks, and of the theory: (slug, number of steps, value of step l)."""
+    listed, rows = runs().to_pylist(), list(rows_of("mass_near_one", {p: [0.0, 0.1, 0.2, 0.3, 0.4] for p in PROMPTS}))
+    for slug, steps, value in runs_of_it:
+        listed = [row for row in listed if row["weights"] != slug]
+        listed += [{**listed[0], "weights": slug, "prompt": prompt, "n_blocks": steps} for prompt in PROMPTS]
+        values = {prompt: [value(step) for step in range(steps + 1)] for prompt in PROMPTS}
+        rows += rows_of("mass_near_one", values, "identity", weights=[(slug, None)])
+    return {"runs": frame("runs", listed), "inner_products": frame("inner_products", rows)}
+
+
+@pytest.mark.parametrize(("layers", "expected"), [({"from": 0.5, "to": 1}, 0.3), ("last", 0.4)], ids=str)
+def test_more_steps_of_the_theory_do_not_move_the_depths_of_the_model(layers, expected):
+    frames = theories(("identity-b1-step0.01-n400", 400, lambda step: 0.9))
+    (row,) = score([claim(layers=layers)], frames, ["m"], {})
+    assert row["estimate"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("layers", "expected"), [("last", 4.0), ({"from": 0.5, "to": 0.5}, 2.0)], ids=str)
+def test_each_line_of_the_theory_has_its_own_length(layers, expected):
+    frames = theories(("identity-b1", 4, float), ("identity-b1-step0.5-n8", 8, float))
+    (row,) = score([claim(scheme="identity", layers=layers, expect={"above": 0})], frames, ["m"], {})
+    # The worse of the two is the shorter one.
+    assert row["estimate"] == expected
+
+
+def test_the_theory_of_a_deepened_model_has_no_trained_depth():
+    frames = theories(("identity-b1", 4, float))
+    tests = [claim(scheme="identity", layers=layers) for layers in ("last", "all", "trained_depth")]
+    last, every, trained = score(tests, frames, ["m"], {"m": 2})
+    assert (last["estimate"], every["estimate"]) == (4.0, 2.0)
+    assert trained["verdict"] == NOT_MEASURED and "none applies to identity" in trained["because"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ("all", 1.5),
+        ("blocks", 1.5),
+        ("first", 1.0),
+        ("last", 2.0),
+        ("trained_depth", 2.0),
+        ("beyond_trained_depth", 3.5),
+        ({"from": 0.5, "to": 0.5}, 1.0),
+        ({"from": 0.6, "to": 1}, 2.0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("table", ["fiedler", "attention_received"])
+def test_attention_is_chosen_by_its_block_and_not_by_the_state_that_enters_it(table, layers, expected):
+    column, more = {
+        "fiedler": ("n_components", {"head": -1}),
+        "attention_received": ("received", {"group": "noise"}),
+    }[table]
+    # Block l of 4, two of them trained, is filed under layer l - 1 and has the value l.
+    rows = list(rows_of(column, {p: [1.0, 2.0, 3.0, 4.0] for p in PROMPTS}, **more))
+    chosen = {"group": "noise"} if "group" in more else {}
+    row = one(rows, table=table, column=column, layers=layers, trained_depth=2, **chosen)
+    assert row["estimate"] == expected
 
 
 def groups(**values):
