@@ -42,7 +42,7 @@ def runs(
     models=("m",),
     n_blocks=N_BLOCKS,
     n_tokens=100,
-    weights=("trained", "norm-matched-s0", "norm-matched-s1", "norm-matched-s7"),
+    weights=("trained", "norm-matched-s0", "norm-matched-s1", "norm-matched-s7", "orthogonal-s0"),
 ):
     rows = [
         {
@@ -561,15 +561,15 @@ def test_p_values_are_corrected_over_claims_and_models_but_not_over_controls():
     assert all(row["p_holm"] is None for row in found if row["test"] != "claim")
 
 
-def full_table(name, spec, generator):
+def full_table(name, spec, generator, n_blocks):
     """A table with every row that the grid of these tests can have, and numbers between 0 and 1."""
     numbers = [column for column, own in spec["columns"].items() if own["type"] == "float64"]
     axes = [({"group": group} for group in spec["groups"]) if "group" in spec["keys"] else [{}]]
     axes += [[{"head": -1}, {"head": 0}] if "head" in spec["keys"] else [{}]]
     axes += [[{"beta": 0.5}, {"beta": 2.0}] if "beta" in spec["keys"] else [{}]]
     # The attention of the last block belongs to the state before it.
-    layers = N_BLOCKS if name in ("fiedler", "attention_entropy", "attention_received") else N_BLOCKS + 1
-    lines = SLUGS | {"identity": [("identity-b1", None)]}
+    layers = n_blocks if name in ("fiedler", "attention_entropy", "attention_received") else n_blocks + 1
+    lines = SLUGS | {"orthogonal": [("orthogonal-s0", 0)], "identity": [("identity-b1", None)]}
     rows = []
     for axis in itertools.product(*axes):
         for scheme, tokens in itertools.product(lines, ("all", "content")):
@@ -582,8 +582,8 @@ def full_table(name, spec, generator):
 def test_every_claim_of_this_repository_can_be_measured():
     claims, faults = read_claims(REPOSITORY / "config/claims.yaml", ["m"], schemes())
     generator = np.random.default_rng(0)
-    frames = {name: full_table(name, spec, generator) for name, spec in layered_tables().items()}
-    rows = score(claims, frames | {"runs": runs()}, ["m"], {"m": 2})
+    frames = {name: full_table(name, spec, generator, 6) for name, spec in layered_tables().items()}
+    rows = score(claims, frames | {"runs": runs(n_blocks=6)}, ["m"], {"m": 5})
     assert faults == []
     assert {row["verdict"] for row in rows} <= {HOLDS, FAILS, UNCONTROLLED}
     assert all(row["n_prompts"] == 4 for row in rows)

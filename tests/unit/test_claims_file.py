@@ -171,6 +171,24 @@ def test_the_claims_of_this_repository_are_right():
     assert all({test["tokens"] for test in claim["tests"]} == set(TOKEN_RULES) for claim in claims)
 
 
+def test_each_claim_about_random_weights_stands_for_norm_matched_and_for_orthogonal_ones():
+    """The study says the first and its code drew the second."""
+
+    def schemes_of(claim):
+        named = [test[key] for test in claim["tests"] for key in ("scheme", "minus") if key in test]
+        return {name if isinstance(name, str) else name.get("scheme") for name in named} - {"trained", None}
+
+    claims, _ = read_claims(REPOSITORY / "config/claims.yaml", [], schemes())
+    by_id = {claim["id"]: claim for claim in claims}
+    random = [claim for claim in claims if "norm-matched" in schemes_of(claim)]
+    assert len(random) == 8
+    for claim in random:
+        twin = by_id[f"{claim['id']}-orthogonal"]
+        assert schemes_of(twin) == {"orthogonal"} and "orthogonal" in twin["statement"]
+        said = str(twin["tests"]).replace("orthogonal", "norm-matched")
+        assert said == str(claim["tests"])
+
+
 def test_every_key_of_a_test_is_explained():
     text = (REPOSITORY / "docs/claims.md").read_text()
     spec = schema()
