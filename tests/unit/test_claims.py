@@ -281,9 +281,40 @@ def test_a_model_that_runs_to_its_trained_depth_has_nothing_beyond():
 
 
 def test_a_difference_between_columns():
-    rows = [row | {"null_noise_fraction": 0.8} for row in rows_of("noise_fraction", constant(0.5))]
+    more = {"null_noise_fraction": 0.8, "mean_inner_product": 0.1}
+    rows = [row | more for row in rows_of("noise_fraction", constant(0.5))]
     changes = {"column": "noise_fraction", "minus": {"column": "null_noise_fraction"}, "expect": {"below": 0}}
     assert one(rows, table="clusters", **changes)["estimate"] == pytest.approx(-0.3)
+
+
+def of_clusters(counts, cosines, *scheme, **more):
+    rows = rows_of("n_clusters", constant(counts), *scheme, **more)
+    cosines = [row["mean_inner_product"] for row in rows_of("mean_inner_product", constant(cosines), *scheme, **more)]
+    more = {"null_n_clusters": 1.0}
+    return [row | more | {"mean_inner_product": cosine} for row, cosine in zip(rows, cosines)]
+
+
+def test_tests_of_clusters_stand_with_the_mean_inner_product_of_the_same_rows():
+    """No clusters in pure noise and none under total collapse are the same count."""
+    rows = of_clusters([0, 0, 0, None], [0.95, 0.96, 0.97, 0.1])
+    rows += of_clusters([9, 9, 9, 9], [0.2, 0.2, 0.2, 0.2], "norm-matched")
+    rows[0]["mean_inner_product"] = -1.0
+    changes = {"table": "clusters", "column": "n_clusters", "expect": {"below": 1}}
+    alone = one(rows, **changes)
+    # Layer 0 is not among the blocks, and the fourth prompt has no count.
+    assert (alone["mean_inner_product"], alone["mean_inner_product_subtracted"]) == (pytest.approx(0.96), None)
+    row = one(rows, minus={"scheme": "norm-matched"}, **changes)
+    assert (row["mean_inner_product"], row["mean_inner_product_subtracted"]) == (pytest.approx(0.96), 0.2)
+    null = one(rows, minus={"column": "null_n_clusters"}, **changes)
+    assert null["mean_inner_product_subtracted"] is None
+    assert one(rows_of("mass_near_one", constant(0.9)))["mean_inner_product"] is None
+
+
+def test_of_several_runs_of_the_theory_the_most_collapsed_one_stands_beside_the_clusters():
+    rows = of_clusters([2, 2, 2, 2], [0.5] * 4, "identity", weights=[("identity-b1", None)])
+    rows += of_clusters([1, 1, 1, 1], [0.9] * 4, "identity", weights=[("identity-b5", None)])
+    row = one(rows, table="clusters", column="n_clusters", scheme="identity", expect={"above": 0})
+    assert row["mean_inner_product"] == 0.9
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ DRAWN = [
 def cell(model, verdict, estimate=0.5, supporting=2, n=4, **more):
     row = {"model": model, "claim": "c", "test": "claim", "statement": "It is so.", "source": "me", "verdict": verdict}
     row |= {"words": "what is tested", "interval_low": 0.4, "interval_high": 0.6, "n_undefined": 0, "n_seeds": 0}
+    row |= {"mean_inner_product": None, "mean_inner_product_subtracted": None}
     row |= {"table": "inner_products", "column": "mass_near_one", "estimate": estimate, "because": None}
     row |= {"n_supporting": supporting, "n_prompts": n, "p_sign": 0.5, "smallest_p": 0.0625, "p_holm": 1.0}
     if verdict == FAILS:
@@ -149,3 +150,13 @@ def test_the_page_says_that_verdicts_rest_on_uncorrected_intervals():
     text = page(cell("a", HOLDS))
     assert "Verdicts rest on these intervals, which are not corrected" in text
     assert "not yet a test" not in text
+
+
+def test_a_count_of_clusters_never_stands_without_the_mean_inner_product():
+    of_clusters = {"table": "clusters", "column": "n_clusters", "mean_inner_product": 0.987}
+    text = page(cell("a", HOLDS, **of_clusters))
+    # Beside the verdict, and in the evidence.
+    assert text.count('<span class="range">mean inner product 0.987</span>') == 2
+    text = page(cell("a", HOLDS, **of_clusters, mean_inner_product_subtracted=0.25))
+    assert text.count("mean inner product 0.987, of what is subtracted 0.25<") == 2
+    assert '<span class="range">mean inner product' not in page(cell("a", HOLDS))

@@ -40,6 +40,8 @@ COMPARE = {"above": gt, "below": lt, "at_least": ge, "at_most": le}
 N_TOKENS = {"all": "n_tokens", "content": "n_content_tokens"}
 # Attention is filed under the state that enters its block; claims name the block.
 OF_BLOCKS = ("attention", "groups")
+# Beside counts of clusters, which are 0 both for noise and for total collapse.
+MEAN_INNER_PRODUCT = "mean_inner_product"
 # Relative depths are quotients of whole numbers.
 SLACK = 1e-9
 
@@ -157,6 +159,7 @@ def _worst(values, expect):
 def _empty():
     values = dict.fromkeys(
         ("because", "estimate", "interval_low", "interval_high", "p_sign", "smallest_p", "p_holm", "undefined")
+        + (MEAN_INNER_PRODUCT, f"{MEAN_INNER_PRODUCT}_subtracted")
     )
     return values | {"n_prompts": 0, "n_supporting": 0, "n_undefined": 0}
 
@@ -178,7 +181,25 @@ def _test(claim, test, frames, model, trained_depth):
         reason = f"{row['n_undefined']} of {len(values)} prompts: {reasons.most_common(1)[0][0]}"
         row["undefined"] = "; ".join(filter(None, [row["undefined"], reason]))
         row["because"] = row["because"] or (reason if row["verdict"] == UNDEFINED else None)
+    if test["table"] == "clusters":
+        row |= _inner_products(test, values, frames, model, trained_depth)
     return keys | row | {"n_seeds": len(seeds)}
+
+
+def _inner_products(test, values, frames, model, trained_depth):
+    """The mean inner product of the states whose clusters a test counts, and of those that it subtracts."""
+    own = {key: value for key, value in test.items() if key not in ("minus", "statistic", "tolerance", "per_token")}
+    # An expectation that makes the most collapsed of several lines the worst.
+    sides = {MEAN_INNER_PRODUCT: own | {"column": MEAN_INNER_PRODUCT, "expect": {"below": 1}}}
+    other = {key: value for key, value in test.get("minus", {}).items() if key != "column"}
+    if other:
+        sides[f"{MEAN_INNER_PRODUCT}_subtracted"] = sides[MEAN_INNER_PRODUCT] | other
+    found = {}
+    for name, side in sides.items():
+        cosines, *_ = prompt_values(side, frames, model, trained_depth)
+        known = [c for prompt, c in cosines.items() if values.get(prompt) is not None and c is not None]
+        found[name] = mean(known) if known else None
+    return found
 
 
 def prompt_values(test, frames, model, trained_depth):
