@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from collapse.claims_file import expected, in_words, layered_tables, read_claims, schema
+from collapse.components import COMPONENTS
 from collapse.config import schemes
 from collapse.metrics.attention_received import GROUPS as TOKEN_GROUPS
 from collapse.metrics.pair_groups import GROUPS as PAIR_GROUPS
@@ -187,6 +188,18 @@ def test_each_claim_about_random_weights_stands_for_norm_matched_and_for_orthogo
         assert schemes_of(twin) == {"orthogonal"} and "orthogonal" in twin["statement"]
         said = str(twin["tests"]).replace("orthogonal", "norm-matched")
         assert said == str(claim["tests"])
+
+
+def test_schemes_are_what_a_config_can_make_and_nothing_else():
+    names = schemes()
+    assert len(set(names)) == len(names)
+    made = ["trained", "identity", "norm-matched-reset-zero-bias", "orthogonal-qk-zero-bias", "library-init-mlp"]
+    assert {*made, "library-init", "shuffled-embeddings-qk-ov-mlp"} <= set(names)
+    # library-init has neither norms nor biases of its own; norms belong to no component.
+    assert not [name for name in names if name.startswith("library-init") and ("reset" in name or "bias" in name)]
+    assert not [name for name in names if "reset" in name and any(part in name.split("-") for part in COMPONENTS)]
+    # Four kinds with norms and biases: 4 ways for all components, 2 for each of 15 choices of some.
+    assert len(names) == 2 + 4 * (4 + 2 * 15) + 16
 
 
 def test_every_key_of_a_test_is_explained():
