@@ -41,7 +41,7 @@ def test_one_submission_holds_many_jobs_and_forward_passes_have_their_partition(
         + ["rule_tiny-identity-b1-theory_identity_states"]
         + ["rule_trained_weights_wildcards_tiny", "rule_draw_weights_wildcards_tiny_norm-matched-s0"]
         + [f"rule_aggregate_wildcards_{table}" for table in ("cluster_labels", "cluster_life", "clusters", "energy")]
-        + ["rule_runs_table", "rule_figures_draw_figure", "rule_write_report"]
+        + ["rule_runs_table", "rule_score_claims", "rule_figures_draw_figure", "rule_write_report"]
     )
     for job in finished.submission.jobs:
         assert job["partition"] == ("gpu" if "extract" in job["comment"] else "cpu")
@@ -59,7 +59,13 @@ def test_an_edited_metric_submits_that_metric_and_what_is_drawn_from_it(changed,
     before_energy(changed, "print('edited')")
     submission = Submission(cluster, changed).wait()
     assert submission.code == 0, submission.output()
-    assert submission.rules() == {"aggregate": 1, "draw_figure": 1, "metric_at_beta": 3, "write_report": 1}
+    assert submission.rules() == {
+        "aggregate": 1,
+        "draw_figure": 1,
+        "metric_at_beta": 3,
+        "score_claims": 1,
+        "write_report": 1,
+    }
     assert submission.local_rules() == {"all": 1}
 
 

@@ -38,7 +38,12 @@ def frame(table, rows):
     return pa.Table.from_pylist([dict.fromkeys(schema.names) | row for row in rows], schema=schema)
 
 
-def runs(models=("m",), n_blocks=N_BLOCKS, n_tokens=100, weights=("trained", "norm-matched-s0", "norm-matched-s1")):
+def runs(
+    models=("m",),
+    n_blocks=N_BLOCKS,
+    n_tokens=100,
+    weights=("trained", "norm-matched-s0", "norm-matched-s1", "norm-matched-s7", "orthogonal-s0"),
+):
     rows = [
         {
             "model": model,
@@ -276,9 +281,40 @@ def test_a_model_that_runs_to_its_trained_depth_has_nothing_beyond():
 
 
 def test_a_difference_between_columns():
-    rows = [row | {"null_noise_fraction": 0.8} for row in rows_of("noise_fraction", constant(0.5))]
+    more = {"null_noise_fraction": 0.8, "mean_inner_product": 0.1}
+    rows = [row | more for row in rows_of("noise_fraction", constant(0.5))]
     changes = {"column": "noise_fraction", "minus": {"column": "null_noise_fraction"}, "expect": {"below": 0}}
     assert one(rows, table="clusters", **changes)["estimate"] == pytest.approx(-0.3)
+
+
+def of_clusters(counts, cosines, *scheme, **more):
+    rows = rows_of("n_clusters", constant(counts), *scheme, **more)
+    cosines = [row["mean_inner_product"] for row in rows_of("mean_inner_product", constant(cosines), *scheme, **more)]
+    more = {"null_n_clusters": 1.0}
+    return [row | more | {"mean_inner_product": cosine} for row, cosine in zip(rows, cosines)]
+
+
+def test_tests_of_clusters_stand_with_the_mean_inner_product_of_the_same_rows():
+    """No clusters in pure noise and none under total collapse are the same count."""
+    rows = of_clusters([0, 0, 0, None], [0.95, 0.96, 0.97, 0.1])
+    rows += of_clusters([9, 9, 9, 9], [0.2, 0.2, 0.2, 0.2], "norm-matched")
+    rows[0]["mean_inner_product"] = -1.0
+    changes = {"table": "clusters", "column": "n_clusters", "expect": {"below": 1}}
+    alone = one(rows, **changes)
+    # Layer 0 is not among the blocks, and the fourth prompt has no count.
+    assert (alone["mean_inner_product"], alone["mean_inner_product_subtracted"]) == (pytest.approx(0.96), None)
+    row = one(rows, minus={"scheme": "norm-matched"}, **changes)
+    assert (row["mean_inner_product"], row["mean_inner_product_subtracted"]) == (pytest.approx(0.96), 0.2)
+    null = one(rows, minus={"column": "null_n_clusters"}, **changes)
+    assert null["mean_inner_product_subtracted"] is None
+    assert one(rows_of("mass_near_one", constant(0.9)))["mean_inner_product"] is None
+
+
+def test_of_several_runs_of_the_theory_the_most_collapsed_one_stands_beside_the_clusters():
+    rows = of_clusters([2, 2, 2, 2], [0.5] * 4, "identity", weights=[("identity-b1", None)])
+    rows += of_clusters([1, 1, 1, 1], [0.9] * 4, "identity", weights=[("identity-b5", None)])
+    row = one(rows, table="clusters", column="n_clusters", scheme="identity", expect={"above": 0})
+    assert row["mean_inner_product"] == 0.9
 
 
 @pytest.mark.parametrize(
@@ -344,6 +380,67 @@ def test_temperatures_of_the_theory_are_no_seeds():
     assert against["estimate"] == pytest.approx(0.1)
     along = one(rows, scheme="identity", minus={"layers": "first"}, expect={"above": 0})
     assert along["estimate"] == 0.0
+
+
+def theories(*runs_of_it):
+    """Runs and rows of trained weights, with 4 blocks, and of the theory: (slug, number of steps, value of step l)."""
+    listed, rows = runs().to_pylist(), list(rows_of("mass_near_one", {p: [0.0, 0.1, 0.2, 0.3, 0.4] for p in PROMPTS}))
+    for slug, steps, value in runs_of_it:
+        listed = [row for row in listed if row["weights"] != slug]
+        listed += [{**listed[0], "weights": slug, "prompt": prompt, "n_blocks": steps} for prompt in PROMPTS]
+        values = {prompt: [value(step) for step in range(steps + 1)] for prompt in PROMPTS}
+        rows += rows_of("mass_near_one", values, "identity", weights=[(slug, None)])
+    return {"runs": frame("runs", listed), "inner_products": frame("inner_products", rows)}
+
+
+@pytest.mark.parametrize(("layers", "expected"), [({"from": 0.5, "to": 1}, 0.3), ("last", 0.4)], ids=str)
+def test_more_steps_of_the_theory_do_not_move_the_depths_of_the_model(layers, expected):
+    frames = theories(("identity-b1-step0.01-n400", 400, lambda step: 0.9))
+    (row,) = score([claim(layers=layers)], frames, ["m"], {})
+    assert row["estimate"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("layers", "expected"), [("last", 4.0), ({"from": 0.5, "to": 0.5}, 2.0)], ids=str)
+def test_each_line_of_the_theory_has_its_own_length(layers, expected):
+    frames = theories(("identity-b1", 4, float), ("identity-b1-step0.5-n8", 8, float))
+    (row,) = score([claim(scheme="identity", layers=layers, expect={"above": 0})], frames, ["m"], {})
+    # The worse of the two is the shorter one.
+    assert row["estimate"] == expected
+
+
+def test_the_theory_of_a_deepened_model_has_no_trained_depth():
+    frames = theories(("identity-b1", 4, float))
+    tests = [claim(scheme="identity", layers=layers) for layers in ("last", "all", "trained_depth")]
+    last, every, trained = score(tests, frames, ["m"], {"m": 2})
+    assert (last["estimate"], every["estimate"]) == (4.0, 2.0)
+    assert trained["verdict"] == NOT_MEASURED and "none applies to identity" in trained["because"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ("all", 1.5),
+        ("blocks", 1.5),
+        ("first", 1.0),
+        ("last", 2.0),
+        ("trained_depth", 2.0),
+        ("beyond_trained_depth", 3.5),
+        ({"from": 0.5, "to": 0.5}, 1.0),
+        ({"from": 0.6, "to": 1}, 2.0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("table", ["fiedler", "attention_received"])
+def test_attention_is_chosen_by_its_block_and_not_by_the_state_that_enters_it(table, layers, expected):
+    column, more = {
+        "fiedler": ("n_components", {"head": -1}),
+        "attention_received": ("received", {"group": "noise"}),
+    }[table]
+    # Block l of 4, two of them trained, is filed under layer l - 1 and has the value l.
+    rows = list(rows_of(column, {p: [1.0, 2.0, 3.0, 4.0] for p in PROMPTS}, **more))
+    chosen = {"group": "noise"} if "group" in more else {}
+    row = one(rows, table=table, column=column, layers=layers, trained_depth=2, **chosen)
+    assert row["estimate"] == expected
 
 
 def groups(**values):
@@ -495,15 +592,15 @@ def test_p_values_are_corrected_over_claims_and_models_but_not_over_controls():
     assert all(row["p_holm"] is None for row in found if row["test"] != "claim")
 
 
-def full_table(name, spec, generator):
+def full_table(name, spec, generator, n_blocks):
     """A table with every row that the grid of these tests can have, and numbers between 0 and 1."""
     numbers = [column for column, own in spec["columns"].items() if own["type"] == "float64"]
     axes = [({"group": group} for group in spec["groups"]) if "group" in spec["keys"] else [{}]]
     axes += [[{"head": -1}, {"head": 0}] if "head" in spec["keys"] else [{}]]
     axes += [[{"beta": 0.5}, {"beta": 2.0}] if "beta" in spec["keys"] else [{}]]
     # The attention of the last block belongs to the state before it.
-    layers = N_BLOCKS if name in ("fiedler", "attention_entropy", "attention_received") else N_BLOCKS + 1
-    lines = SLUGS | {"identity": [("identity-b1", None)]}
+    layers = n_blocks if name in ("fiedler", "attention_entropy", "attention_received") else n_blocks + 1
+    lines = SLUGS | {"orthogonal": [("orthogonal-s0", 0)], "identity": [("identity-b1", None)]}
     rows = []
     for axis in itertools.product(*axes):
         for scheme, tokens in itertools.product(lines, ("all", "content")):
@@ -516,8 +613,8 @@ def full_table(name, spec, generator):
 def test_every_claim_of_this_repository_can_be_measured():
     claims, faults = read_claims(REPOSITORY / "config/claims.yaml", ["m"], schemes())
     generator = np.random.default_rng(0)
-    frames = {name: full_table(name, spec, generator) for name, spec in layered_tables().items()}
-    rows = score(claims, frames | {"runs": runs()}, ["m"], {"m": 2})
+    frames = {name: full_table(name, spec, generator, 6) for name, spec in layered_tables().items()}
+    rows = score(claims, frames | {"runs": runs(n_blocks=6)}, ["m"], {"m": 5})
     assert faults == []
     assert {row["verdict"] for row in rows} <= {HOLDS, FAILS, UNCONTROLLED}
     assert all(row["n_prompts"] == 4 for row in rows)

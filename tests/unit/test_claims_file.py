@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from collapse.claims_file import expected, in_words, layered_tables, read_claims, schema
+from collapse.components import COMPONENTS
 from collapse.config import schemes
 from collapse.metrics.attention_received import GROUPS as TOKEN_GROUPS
 from collapse.metrics.pair_groups import GROUPS as PAIR_GROUPS
@@ -169,6 +170,36 @@ def test_the_claims_of_this_repository_are_right():
     assert all(len(claim["tests"]) > 1 for claim in claims)
     # With and without position 0, at least once each.
     assert all({test["tokens"] for test in claim["tests"]} == set(TOKEN_RULES) for claim in claims)
+
+
+def test_each_claim_about_random_weights_stands_for_norm_matched_and_for_orthogonal_ones():
+    """The study says the first and its code drew the second."""
+
+    def schemes_of(claim):
+        named = [test[key] for test in claim["tests"] for key in ("scheme", "minus") if key in test]
+        return {name if isinstance(name, str) else name.get("scheme") for name in named} - {"trained", None}
+
+    claims, _ = read_claims(REPOSITORY / "config/claims.yaml", [], schemes())
+    by_id = {claim["id"]: claim for claim in claims}
+    random = [claim for claim in claims if "norm-matched" in schemes_of(claim)]
+    assert len(random) == 8
+    for claim in random:
+        twin = by_id[f"{claim['id']}-orthogonal"]
+        assert schemes_of(twin) == {"orthogonal"} and "orthogonal" in twin["statement"]
+        said = str(twin["tests"]).replace("orthogonal", "norm-matched")
+        assert said == str(claim["tests"])
+
+
+def test_schemes_are_what_a_config_can_make_and_nothing_else():
+    names = schemes()
+    assert len(set(names)) == len(names)
+    made = ["trained", "identity", "norm-matched-reset-zero-bias", "orthogonal-qk-zero-bias", "library-init-mlp"]
+    assert {*made, "library-init", "shuffled-embeddings-qk-ov-mlp"} <= set(names)
+    # library-init has neither norms nor biases of its own; norms belong to no component.
+    assert not [name for name in names if name.startswith("library-init") and ("reset" in name or "bias" in name)]
+    assert not [name for name in names if "reset" in name and any(part in name.split("-") for part in COMPONENTS)]
+    # Four kinds with norms and biases: 4 ways for all components, 2 for each of 15 choices of some.
+    assert len(names) == 2 + 4 * (4 + 2 * 15) + 16
 
 
 def test_every_key_of_a_test_is_explained():

@@ -1,5 +1,8 @@
 """The scorecard as the report shows it: where models split, and which figure shows a claim."""
 
+from pathlib import Path
+
+import jinja2
 import pytest
 
 from collapse.claims import FAILS, HOLDS, NOT_MEASURED, UNCONTROLLED, UNDEFINED
@@ -17,6 +20,8 @@ DRAWN = [
 
 def cell(model, verdict, estimate=0.5, supporting=2, n=4, **more):
     row = {"model": model, "claim": "c", "test": "claim", "statement": "It is so.", "source": "me", "verdict": verdict}
+    row |= {"words": "what is tested", "interval_low": 0.4, "interval_high": 0.6, "n_undefined": 0, "n_seeds": 0}
+    row |= {"mean_inner_product": None, "mean_inner_product_subtracted": None}
     row |= {"table": "inner_products", "column": "mass_near_one", "estimate": estimate, "because": None}
     row |= {"n_supporting": supporting, "n_prompts": n, "p_sign": 0.5, "smallest_p": 0.0625, "p_holm": 1.0}
     if verdict == FAILS:
@@ -94,4 +99,64 @@ def test_a_figure_of_one_model_is_only_for_that_model():
 
 
 def test_without_claims_there_is_an_empty_scorecard():
-    assert scorecard([], DRAWN) == {"models": [], "claims": [], "counts": {}, "n_tests": 0, "smallest_p": {}}
+    empty = {"models": [], "claims": [], "unmeasured": [], "counts": {}, "n_tests": 0, "smallest_p": {}}
+    assert scorecard([], DRAWN) == empty | {"smallest_p_holm": None}
+
+
+def absent(model, **more):
+    nothing = dict.fromkeys(("estimate", "interval_low", "interval_high", "p_sign", "smallest_p", "p_holm"))
+    told = {"because": "the config computes no fiedler"}
+    return cell(model, NOT_MEASURED, supporting=0, n=0) | nothing | told | more
+
+
+def page(*rows):
+    """What the report's template makes of a scorecard, with nothing else on the page."""
+    folder = Path(__file__).resolve().parents[2] / "workflow/report"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    lists = dict.fromkeys(
+        ("headline", "found", "sections", "runs", "models", "weights", "undefined", "definitions"), []
+    )
+    mappings = dict.fromkeys(("mixed", "provenance", "config", "versions"), {})
+    template = environment.get_template("index.html.j2")
+    text = template.render(scorecard=scorecard(list(rows), DRAWN), prompts=["a"], **lists, **mappings)
+    return " ".join(text.replace("&nbsp;", " ").split())
+
+
+def test_claims_measured_on_no_model_are_one_folded_list_after_the_others():
+    rows = [absent("a", claim="x"), absent("b", claim="x"), cell("a", HOLDS), absent("b")]
+    card = scorecard(rows, DRAWN)
+    assert [claim["id"] for claim in card["claims"]] == ["c"]
+    assert [claim["id"] for claim in card["unmeasured"]] == ["x"]
+    text = page(*rows)
+    assert '<tr class="claim" id="claim-c">' in text and '<tr class="claim" id="claim-x">' not in text
+    assert "1 more claim is measured on no model" in text and text.index("claim-c") < text.index("claim-x")
+    assert "<strong>a</strong>, 2 claims: holds 1, not measured 1." in text
+    assert "more claim" not in page(cell("a", HOLDS))
+
+
+@pytest.mark.parametrize(("n_tests", "impossible"), [(3, False), (4, True)])
+def test_whether_anything_can_be_significant_is_said_of_the_corrected_p(n_tests, impossible):
+    """Six prompts reach p = 1/64: three tests can be below 5 % after Holm's correction, four cannot."""
+    rows = [cell("a", HOLDS, n=6, supporting=6, smallest_p=1 / 64, claim=f"c{i}") for i in range(n_tests)]
+    text = page(*rows)
+    assert f"p = 0.016 with 6 prompts. After Holm's correction over all {n_tests} tests" in text
+    assert ("none can be significant at 5 %" in text) == impossible
+    assert scorecard(rows, DRAWN)["smallest_p_holm"] == n_tests / 64
+
+
+def test_the_page_says_that_verdicts_rest_on_uncorrected_intervals():
+    text = page(cell("a", HOLDS))
+    assert "Verdicts rest on these intervals, which are not corrected" in text
+    assert "not yet a test" not in text
+
+
+def test_a_count_of_clusters_never_stands_without_the_mean_inner_product():
+    of_clusters = {"table": "clusters", "column": "n_clusters", "mean_inner_product": 0.987}
+    text = page(cell("a", HOLDS, **of_clusters))
+    # Beside the verdict, and in the evidence.
+    assert text.count('<span class="range">mean inner product 0.987</span>') == 2
+    text = page(cell("a", HOLDS, **of_clusters, mean_inner_product_subtracted=0.25))
+    assert text.count("mean inner product 0.987, of what is subtracted 0.25<") == 2
+    assert '<span class="range">mean inner product' not in page(cell("a", HOLDS))

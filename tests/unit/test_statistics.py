@@ -48,6 +48,13 @@ def test_an_effect_that_is_not_there_is_found_in_at_most_5_percent(n):
     assert above <= 0.05 and below <= 0.05
 
 
+@pytest.mark.parametrize("n", [3, 4, 9])
+def test_under_skew_an_effect_that_is_not_there_is_found_more_often_on_the_short_side(n):
+    """As docs/claims.md says: more than the 2.5 % that an interval promises each side, and at most 11 %."""
+    _, above, below = simulated("exponential", n, repetitions=1500)
+    assert above <= 0.025 and 0.05 < below <= 0.11
+
+
 def test_equal_values_leave_no_width_and_no_rounding():
     assert interval([0.1] * 3) == (0.1, 0.1)
     assert interval([0.0] * 4) == (0.0, 0.0)

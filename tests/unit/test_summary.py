@@ -3,7 +3,8 @@ import re
 import pyarrow as pa
 import pytest
 
-from collapse.summary import QUANTITIES, compare, headline, last_block, sentences
+from collapse import summary
+from collapse.summary import QUANTITIES, compare, sentences
 
 COLUMN = "mean_inner_product"
 DEFAULTS = {
@@ -26,6 +27,17 @@ def table(*rows, column=COLUMN):
     types = dict.fromkeys(DEFAULTS, pa.string()) | {"seed": pa.int64(), "layer": pa.int16(), "depth": pa.float64()}
     schema = pa.schema(types | dict.fromkeys(empty, pa.float64()))
     return pa.Table.from_pylist([empty | DEFAULTS | keys | {column: value} for value, keys in rows], schema=schema)
+
+
+def headline(frames):
+    """The summary of models with two blocks."""
+    models = sorted({model for frame in frames.values() for model in frame["model"].to_pylist()})
+    listed = pa.table({"model": models, "trained_depth": [2] * len(models)})
+    return summary.headline(frames | {"runs": listed})
+
+
+def last_block(frame, model, column):
+    return summary.last_block(frame, model, column, 2)
 
 
 def runs(scheme, model="m", **prompts):
@@ -87,7 +99,15 @@ def test_only_the_last_block_of_content_tokens_of_the_model_counts(other):
 
 
 def test_nothing_at_the_last_block_is_nothing_found():
-    assert last_block(table((0.3, {"depth": 0.5})), "m", COLUMN) == {}
+    assert last_block(table((0.3, {"depth": 0.5, "layer": 1})), "m", COLUMN) == {}
+
+
+def test_the_last_block_of_a_deepened_model_is_that_of_its_trained_depth():
+    deep = [(0.2, {"depth": 0.25}), (0.9, {"depth": 1.0, "layer": 8})]
+    theory = {"weights": "identity-b1", "scheme": "identity"}
+    steps = [(0.3, theory | {"depth": 0.25}), (0.8, theory | {"depth": 1.0, "layer": 8})]
+    found = last_block(table(*deep, *steps), "m", COLUMN)
+    assert found == {"trained": {"p": 0.2}, "identity-b1": {"p": 0.8}}
 
 
 def test_a_higher_inner_product_is_closer_to_collapse():

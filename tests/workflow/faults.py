@@ -13,7 +13,8 @@ from collapse import tables
 from collapse.states import StatesFile
 
 METRICS = ["energy", "spectral_k", "clusters", "cluster_life", "projections", "attention_tokens", "attention_received"]
-TABLES = {"runs", "cluster_labels", *METRICS}
+TABLES = {"runs", "cluster_labels", "claims", *METRICS}
+CLAIMS = "results/claims.tsv"
 
 
 def make_small(project):
@@ -72,11 +73,12 @@ def require_same(project, other):
     """Compare everything that one project made with what another made: values, records, pictures and page."""
     made = results(project, "*")
     assert {path.stem for path in made if path.parent.name == "tables"} >= TABLES
+    assert project.root / CLAIMS in made
     for path in made:
         expected = other.root / path.relative_to(project.root)
         if path.suffix == ".parquet":
             assert content(path) == content(expected), path
-        elif "figures" in path.parts or "report" in path.parts:
+        elif "figures" in path.parts or "report" in path.parts or path == project.root / CLAIMS:
             assert path.read_bytes() == expected.read_bytes(), path
 
 

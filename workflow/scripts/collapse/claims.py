@@ -31,12 +31,17 @@ from collapse.claims_file import CLAIM, expected, in_words
 from collapse.errors import Refusal, Undefined
 from collapse.provenance import versions
 from collapse.reasons import reason_kind
+from collapse.registry import METRICS
 from collapse.statistics import holm, interval, mean, sign_test, smallest_p
 
 HOLDS, FAILS, UNCONTROLLED = "holds", "fails", "holds only without its control"
 UNDEFINED, NOT_MEASURED = "undefined", "not measured"
 COMPARE = {"above": gt, "below": lt, "at_least": ge, "at_most": le}
 N_TOKENS = {"all": "n_tokens", "content": "n_content_tokens"}
+# Attention is filed under the state that enters its block; claims name the block.
+OF_BLOCKS = ("attention", "groups")
+# Beside counts of clusters, which are 0 both for noise and for total collapse.
+MEAN_INNER_PRODUCT = "mean_inner_product"
 # Relative depths are quotients of whole numbers.
 SLACK = 1e-9
 
@@ -154,6 +159,7 @@ def _worst(values, expect):
 def _empty():
     values = dict.fromkeys(
         ("because", "estimate", "interval_low", "interval_high", "p_sign", "smallest_p", "p_holm", "undefined")
+        + (MEAN_INNER_PRODUCT, f"{MEAN_INNER_PRODUCT}_subtracted")
     )
     return values | {"n_prompts": 0, "n_supporting": 0, "n_undefined": 0}
 
@@ -175,7 +181,25 @@ def _test(claim, test, frames, model, trained_depth):
         reason = f"{row['n_undefined']} of {len(values)} prompts: {reasons.most_common(1)[0][0]}"
         row["undefined"] = "; ".join(filter(None, [row["undefined"], reason]))
         row["because"] = row["because"] or (reason if row["verdict"] == UNDEFINED else None)
+    if test["table"] == "clusters":
+        row |= _inner_products(test, values, frames, model, trained_depth)
     return keys | row | {"n_seeds": len(seeds)}
+
+
+def _inner_products(test, values, frames, model, trained_depth):
+    """The mean inner product of the states whose clusters a test counts, and of those that it subtracts."""
+    own = {key: value for key, value in test.items() if key not in ("minus", "statistic", "tolerance", "per_token")}
+    # An expectation that makes the most collapsed of several lines the worst.
+    sides = {MEAN_INNER_PRODUCT: own | {"column": MEAN_INNER_PRODUCT, "expect": {"below": 1}}}
+    other = {key: value for key, value in test.get("minus", {}).items() if key != "column"}
+    if other:
+        sides[f"{MEAN_INNER_PRODUCT}_subtracted"] = sides[MEAN_INNER_PRODUCT] | other
+    found = {}
+    for name, side in sides.items():
+        cosines, *_ = prompt_values(side, frames, model, trained_depth)
+        known = [c for prompt, c in cosines.items() if values.get(prompt) is not None and c is not None]
+        found[name] = mean(known) if known else None
+    return found
 
 
 def prompt_values(test, frames, model, trained_depth):
@@ -233,28 +257,26 @@ def _side(test, frames, model, trained_depth, runs):
 
     A line is a scheme with all of its seeds, or weights that have none, by their slug.
     """
-    rows = _rows(test, frames, model)
-    n_blocks = max(run["n_blocks"] for run in runs.values())
-    layers = _layers(test["layers"], {(row["layer"], row["stage"]) for row in rows}, n_blocks, trained_depth)
-    cells, lines, seeds, reasons = {}, {}, set(), Counter()
-    for row in rows:
-        if row["layer"] in layers:
-            run = (row["weights"], row["prompt"], row.get("beta"))
-            lines[run] = row["weights"] if row["seed"] is None else row["scheme"]
-            seeds |= {row["seed"]} - {None}
-            place = (row.get("group"), row["layer"])
-            if place in cells.setdefault(run, {}):
-                raise Refusal(f"{test['table']}: two rows for {run} at layer {row['layer']}: a key is missing here")
-            cells[run][place] = row[test["column"]]
-            if row[test["column"]] is None:
-                reasons[reason_kind(row["undefined"])] += 1
-    by_prompt = {}
-    for (weights, prompt, beta), values in cells.items():
-        value = _statistic(test, values, layers)
-        if value is not None and test.get("per_token"):
-            value /= runs[weights, prompt][N_TOKENS[test["tokens"]]]
-        line = (lines[weights, prompt, beta], beta)
-        by_prompt.setdefault(line, {}).setdefault(prompt, []).append(value)
+    lines, by_prompt, seeds, reasons = {}, {}, set(), Counter()
+    for row in _rows(test, frames, model):
+        lines.setdefault(row["weights"] if row["seed"] is None else row["scheme"], []).append(row)
+    for line, rows in lines.items():
+        cells, layers = {}, _layers(test["layers"], rows, runs, trained_depth)
+        for row in rows:
+            if row["layer"] in layers:
+                run = (row["weights"], row["prompt"], row.get("beta"))
+                seeds |= {row["seed"]} - {None}
+                place = (row.get("group"), row["layer"])
+                if place in cells.setdefault(run, {}):
+                    raise Refusal(f"{test['table']}: two rows for {run} at layer {row['layer']}: a key is missing here")
+                cells[run][place] = row[test["column"]]
+                if row[test["column"]] is None:
+                    reasons[reason_kind(row["undefined"])] += 1
+        for (weights, prompt, beta), values in cells.items():
+            value = _statistic(test, values, layers)
+            if value is not None and test.get("per_token"):
+                value /= runs[weights, prompt][N_TOKENS[test["tokens"]]]
+            by_prompt.setdefault((line, beta), {}).setdefault(prompt, []).append(value)
     return (
         {line: {p: None if None in found else mean(found) for p, found in v.items()} for line, v in by_prompt.items()},
         seeds,
@@ -282,16 +304,24 @@ def _rows(test, frames, model):
         raise NotMeasured(f"{test['table']} has no rows of {', '.join(f'{k} {v}' for k, v in wanted.items())}")
     keys = ["weights", "scheme", "seed", "prompt", "layer", "stage", "undefined"]
     keys += [key for key in ("group", "beta") if key in frame.column_names]
-    return frame.select([*keys, test["column"]]).to_pylist()
+    rows = frame.select([*keys, test["column"]]).to_pylist()
+    if METRICS[test["table"]].over in OF_BLOCKS:
+        return [row | {"layer": row["layer"] + 1, "stage": "block"} for row in rows]
+    return rows
 
 
-def _layers(rule, states, n_blocks, trained_depth):
-    """Return the layers, in order, that a rule names; those beyond the trained depth only where it says so."""
+def _layers(rule, rows, runs, trained_depth):
+    """Return the layers of one line, in order, that a rule names; those beyond the trained depth where it says so."""
+    n_blocks = max(runs[row["weights"], row["prompt"]]["n_blocks"] for row in rows)
+    if rows[0]["scheme"] == "identity":
+        # Its layers are steps, of which nothing was trained.
+        trained_depth = None
     deepest = min(trained_depth or n_blocks, n_blocks)
+    states = {(row["layer"], row["stage"]) for row in rows}
     depth = sorted(layer for layer, _ in states)
     if rule in ("trained_depth", "beyond_trained_depth"):
         if trained_depth is None:
-            raise NotMeasured("the config gives this model no trained_depth")
+            raise NotMeasured(f"the config gives this model no trained_depth, or none applies to {rows[0]['scheme']}")
         compare = gt if rule == "beyond_trained_depth" else eq
         found = [layer for layer in depth if compare(layer, trained_depth)]
     else:

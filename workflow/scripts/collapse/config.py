@@ -94,10 +94,11 @@ def schema():
 def schemes():
     """Return every scheme of weights that a config can ask for, as tables name them."""
     kinds = schema()["$defs"]["weights"]["properties"]["scheme"]["enum"]
-    parts = [part for size in range(1, len(COMPONENTS)) for part in combinations(COMPONENTS, size)]
+    parts = [part for size in range(1, len(COMPONENTS) + 1) for part in combinations(COMPONENTS, size)]
     random = [kind for kind in kinds if kind not in ("trained", "identity")]
     variants = product(random, [(ALL,), *parts], ("keep", "reset"), ("keep", "zero"))
-    names = (scheme_name(dict(zip(("scheme", "components", "norms", "biases"), variant))) for variant in variants)
+    entries = (dict(zip(("scheme", "components", "norms", "biases"), variant)) for variant in variants)
+    names = (_random(entry, 0).scheme for entry in entries if not _component_faults(entry))
     return list(dict.fromkeys([*kinds, *names]))
 
 

@@ -22,9 +22,10 @@ def scorecard(rows, drawn):
     -------
     dict
         `models`; `claims`, each with `id`, `statement`, `source`, `split` (what differs between models, or None),
-        `cells` (its own test on every model) and `tests` (with its controls); `counts`, {model: {verdict: number}};
-        `n_tests`, how many p-values Holm's correction is over; `smallest_p`, {number of prompts: the p it can reach}.
-        Cells are rows of the table with `figure`, the name of a figure or None, and `word`, what a failure is.
+        `cells` (its own test on every model) and `tests` (with its controls); `unmeasured`, the same of claims that are
+        measured on no model; `counts`, {model: {verdict: number}}; `n_tests`, how many p-values Holm's correction is
+        over; `smallest_p`, {number of prompts: the p it can reach}; `smallest_p_holm`, what a corrected p can reach, or
+        None. Cells are rows of the table with `figure`, the name of a figure or None, and `word`, what a failure is.
     """
     rows = [row | {"figure": figure_of(row, drawn), "word": _word(row)} for row in rows]
     own = [row for row in rows if row["test"] == CLAIM]
@@ -41,14 +42,17 @@ def scorecard(rows, drawn):
         model: {v: sum((row["model"], row["verdict"]) == (model, v) for row in own) for v in VERDICTS}
         for model in models
     }
+    n_tests = sum(row["p_holm"] is not None for row in own)
+    smallest = dict(sorted({r["n_prompts"]: r["smallest_p"] for r in own if r["smallest_p"] is not None}.items()))
+    measured = {claim["id"]: any(cell["verdict"] != NOT_MEASURED for cell in claim["cells"]) for claim in claims}
     return {
         "models": models,
-        "claims": claims,
+        "claims": [claim for claim in claims if measured[claim["id"]]],
+        "unmeasured": [claim for claim in claims if not measured[claim["id"]]],
         "counts": {model: {v: n for v, n in found.items() if n} for model, found in counts.items()},
-        "n_tests": sum(row["p_holm"] is not None for row in own),
-        "smallest_p": dict(
-            sorted({r["n_prompts"]: r["smallest_p"] for r in own if r["smallest_p"] is not None}.items())
-        ),
+        "n_tests": n_tests,
+        "smallest_p": smallest,
+        "smallest_p_holm": min(1.0, n_tests * min(smallest.values())) if smallest else None,
     }
 
 

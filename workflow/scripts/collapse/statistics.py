@@ -11,7 +11,8 @@ m* and s* are those of n values drawn with replacement, each with Gaussian noise
 bootstrap t. Without the noise a few prompts often yield one prompt n times, whose s* of 0 makes the interval infinite;
 BCa intervals are finite, and at 4 prompts cover the mean 80 % of the time instead of 95 %. This one covers it in 93 to
 97 % of the cases at 20 prompts (92.5 % under tails as heavy as Laplace's); at 4, in 95 % for a symmetric quantity and
-in 91 % for one as skewed as an exponential (tests/unit/test_statistics.py, docs/claims.md).
+in 91 % for one as skewed as an exponential, nearly always missing it on the short side (tests/unit/test_statistics.py,
+docs/claims.md).
 
 Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap (1993), 12.5; T. Hesterberg, Unbiasing the bootstrap:
 bootknife sampling vs. smoothing (2004), for the noise, which restores the variance that resampling loses; A. Owen,

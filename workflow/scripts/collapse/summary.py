@@ -1,7 +1,8 @@
 """The first screen of the report: at the last block, do trained weights resist what random ones do?
 
 The unit is the prompt: seeds of random weights are averaged within a prompt, layers are never counted as independent,
-and nothing is averaged over models or over inverse temperatures of the theory.
+and nothing is averaged over models or over inverse temperatures of the theory. The last block is that of the trained
+depth, also where a shared block is repeated further; of the theory it is the last step.
 """
 
 from functools import reduce
@@ -38,7 +39,7 @@ def headline(frames):
     Parameters
     ----------
     frames : dict of pyarrow.Table
-        The results tables; quantities whose table is not there are left out.
+        `runs`, and the results tables; quantities whose table is not there are left out.
 
     Returns
     -------
@@ -51,9 +52,11 @@ def headline(frames):
     """
     found = [quantity for quantity in QUANTITIES if quantity[0] in frames]
     models = dict.fromkeys(name for table, *_ in found for name in frames[table]["model"].to_pylist())
+    runs = frames["runs"].select(["model", "trained_depth"]).to_pylist()
+    trained_depths = {run["model"]: run["trained_depth"] for run in runs}
     summary = []
     for model in models:
-        values = [last_block(frames[table], model, column) for table, column, *_ in found]
+        values = [last_block(frames[table], model, column, trained_depths[model]) for table, column, *_ in found]
         random = next((scheme for scheme in BASELINES for lines in values if scheme in lines), None)
         rows = [_row(lines, label, sign, random) for lines, (_, _, label, sign) in zip(values, found)]
         summary.append({"model": model, "random": random, "rows": rows})
@@ -72,10 +75,12 @@ def sentences(models):
     return said
 
 
-def last_block(frame, model, column):
+def last_block(frame, model, column, trained_depth):
     """Return {line: {prompt: value at the last block, mean over seeds, or None where a seed has none}}."""
-    wanted = {"model": model, "tokens": TOKENS, "stage": "block", "depth": 1.0}
+    wanted = {"model": model, "tokens": TOKENS, "stage": "block"}
     last = frame.filter(reduce(and_, (pc.field(key) == value for key, value in wanted.items())))
+    is_theory = pc.field("scheme") == "identity"
+    last = last.filter(pc.if_else(is_theory, pc.field("depth") == 1.0, pc.field("layer") == trained_depth))
     by_run = {}
     for row in last.select(["weights", "scheme", "prompt", column]).to_pylist():
         line = row["weights"] if row["scheme"] == "identity" else row["scheme"]
