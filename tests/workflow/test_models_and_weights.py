@@ -99,6 +99,20 @@ def test_a_training_checkpoint_of_the_hub_is_four_lines_of_config_and_locked_by_
     assert hub.planned("states") == {}
 
 
+def test_the_lock_may_lie_anywhere_and_its_place_is_nothing_to_models_that_it_does_not_hold(hub, tmp_path):
+    directory = tmp_path / "pythia"
+    config = hub.config() | {"hub_lock": str(tmp_path / "mine" / "lock.yaml")}
+    config["models"].append({"name": "own", "source": {"kind": "local", "path": str(directory)}})
+    config["models"][1]["source"]["sha256"] = pins(directory)
+    hub.write_config(config)
+    records = [f"results/models/{name}/source.json" for name in ("pythia", "own")]
+    done = hub.snakemake(*records)
+    assert done.returncode == 0, done.stdout
+    assert yaml.safe_load((tmp_path / "mine/lock.yaml").read_text())["someone/pythia@step1000"]["commit"] == COMMIT
+    hub.write_config(config | {"hub_lock": "config/ours.yaml"})
+    assert hub.planned(*records) == {"fetch": 1}
+
+
 def test_without_the_hub_the_first_job_says_at_once_what_is_missing_and_how_to_provide_it(hub, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     assert hub.planned("states")["fetch"] == 1

@@ -8,6 +8,7 @@ from collapse.codehash import code_hash
 from collapse.config import TRAINED, load
 from collapse.drawn import discard
 from collapse.errors import Refusal
+from collapse.fetch import is_locked
 from collapse.lock import explanation
 from collapse.outdated import describe, outdated
 from collapse.registry import FIGURES, METHOD_OPTIONS, METRICS, module
@@ -24,6 +25,7 @@ try:
 except Refusal as refusal:
     raise WorkflowError(str(refusal)) from None
 
+HUB_LOCK = os.path.normpath(os.path.join(REPOSITORY, config["hub_lock"]))
 REPORT = "results/report/index.html"
 CLAIMS = "results/claims.tsv"
 
@@ -55,6 +57,11 @@ def slugs(condition):
 def source_of(wildcards):
     """The source section of a model: what identifies its trained weights."""
     return GRID.sources[wildcards.model]
+
+
+def lock_of(wildcards):
+    """The lock file, for a model that it holds: another place for it is nothing to the others."""
+    return HUB_LOCK if is_locked(source_of(wildcards)) else None
 
 
 def small_local_files(wildcards):

@@ -21,7 +21,7 @@ rule fetch:
         runtime=120,
     params:
         source=source_of,
-        lock=os.path.normpath(f"{REPOSITORY}/{config['hub_lock']}"),
+        lock=lock_of,
         code=code_hash("fetch.py"),
     script:
         "../scripts/fetch.py"
