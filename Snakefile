@@ -42,9 +42,16 @@ rule all:
 
 # Said once, where the user is, not by every job.
 if workflow.is_main_process:
-    warning = describe(outdated("results/tables"), rules_behind)
-    if warning:
-        logger.warning(warning)
+    try:
+        other_commits = relocked(GRID.sources, HUB_LOCK, SOURCE_RECORD)
+    except Refusal as refusal:
+        raise WorkflowError(str(refusal)) from None
+    for warning in (
+        describe(outdated("results/tables"), rules_behind),
+        describe_relocked(other_commits, HUB_LOCK, SOURCE_RECORD),
+    ):
+        if warning:
+            logger.warning(warning)
 
 
 onsuccess:

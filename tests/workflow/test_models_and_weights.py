@@ -113,6 +113,22 @@ def test_the_lock_may_lie_anywhere_and_its_place_is_nothing_to_models_that_it_do
     assert hub.planned(*records) == {"fetch": 1}
 
 
+def test_a_lock_file_with_another_commit_is_said_with_the_command_and_runs_nothing(hub):
+    target, lock = "results/models/pythia/source.json", hub.root / "config/hub.lock.yaml"
+    done = hub.snakemake(target)
+    assert done.returncode == 0 and "other commits" not in done.stdout, done.stdout
+    lock.write_text(lock.read_text().replace(COMMIT, "f" * 40))
+    done = hub.snakemake("--dry-run", target)
+    assert "Nothing to be done" in done.stdout
+    assert f"  * pythia: fetched someone/pythia@{COMMIT}, locked someone/pythia@{'f' * 40}" in done.stdout
+    assert f"--forcerun {target}" in done.stdout
+    assert hub.planned(target, "--forcerun", target) == {"fetch": 1}
+    lock.write_text("- no lock\n")
+    done = hub.snakemake("--dry-run", target)
+    assert done.returncode == 1
+    assert "config/hub.lock.yaml: is no lock file" in done.stdout and "Traceback" not in done.stdout
+
+
 def test_without_the_hub_the_first_job_says_at_once_what_is_missing_and_how_to_provide_it(hub, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     assert hub.planned("states")["fetch"] == 1

@@ -12,6 +12,7 @@ from collapse.fetch import is_locked
 from collapse.lock import explanation
 from collapse.outdated import describe, outdated
 from collapse.registry import FIGURES, METHOD_OPTIONS, METRICS, module
+from collapse.relocked import describe_relocked, relocked
 from collapse.tables import description_hash, type_hash
 
 if workflow.is_main_process and (locked := explanation(sys.argv)):
@@ -31,6 +32,7 @@ CLAIMS = "results/claims.tsv"
 
 RUN = "{model}/{weights}/{prompt}"
 STATES = f"results/states/{RUN}.parquet"
+SOURCE_RECORD = "results/models/{model}/source.json"
 CHECKPOINT = "results/weights/{model}/{weights}/checkpoint"
 WEIGHTS_RECORD = "results/weights/{model}/{weights}/weights.json"
 
