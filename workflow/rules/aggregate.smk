@@ -36,6 +36,8 @@ rule runs_table:
         "results/logs/tables/runs.log",
     benchmark:
         "results/benchmarks/tables/runs.tsv"
+    # Before metrics that still wait: it refuses two names for the same weights.
+    priority: 1
     conda:
         "../../environment.yml"
     threads: 1
