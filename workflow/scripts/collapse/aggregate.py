@@ -60,7 +60,7 @@ def aggregate(paths, table, runs, output):
     states = [record["states"] for record in records]
     # The theory's particles are float64 by definition, and no forward pass.
     passes = [state for state in states if state["scheme"] != "identity"] or states
-    attention = [record["attention"] for record in records if "device" in record.get("attention", ())]
+    attention = [record["attention"] for record in records if "versions" in record.get("attention", ())]
     _require_distinct_weights(states)
     summary = {
         "n_runs": len(runs),

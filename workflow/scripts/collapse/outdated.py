@@ -36,6 +36,7 @@ def outdated(folder):
         except (pa.ArrowException, OSError, ValueError):
             continue
         _compare(found, path.stem, record.get("versions"))
+        _compare(found, path.stem, record.get("attention", {}).get("versions"))
         _compare(found, STATES, record.get("states", {}).get("versions"))
     return found
 
