@@ -16,7 +16,7 @@ rule aggregate:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=grows(2000),
+        mem_mb=table_memory,
         runtime=grows(30),
     params:
         table="{table}",
