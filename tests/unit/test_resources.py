@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from collapse.config import TRAINED
+from collapse.tables import columns
 
 RULES = Path(__file__).resolve().parents[2] / "workflow" / "rules" / "common_resources.smk"
 MB = 1_000_000
@@ -23,7 +24,13 @@ def asked(tmp_path, monkeypatch):
         "config": {"max_tokens": 4096},
         "TRAINED": TRAINED,
     }
-    names |= {"Path": Path, "os": os, "json": json, "WEIGHTS_RECORD": "results/weights/{model}/{weights}/weights.json"}
+    names |= {
+        "table_columns": columns,
+        "Path": Path,
+        "os": os,
+        "json": json,
+        "WEIGHTS_RECORD": "results/weights/{model}/{weights}/weights.json",
+    }
     exec(compile(RULES.read_text(), RULES, "exec"), names)
     model_file("model.safetensors")
     return SimpleNamespace(**{name: value for name, value in names.items() if callable(value)})
@@ -77,7 +84,17 @@ def test_attention_asks_for_its_copies_in_float64(asked):
     assert asked.attention_memory(prompt, ["checkpoint"], 2) == int(2 * (1650 + 800 * 1024**2 / MB))
 
 
-@pytest.mark.parametrize(("files", "megabytes"), [(1, 1000), (62, 1000), (100, 1300), (792, 6836)])
-def test_a_table_asks_for_more_the_more_files_it_gathers(asked, files, megabytes):
-    assert asked.table_memory(run(), ["file"] * files, 1) == megabytes
-    assert asked.table_memory(run(), ["file"] * files, 3) == 3 * megabytes
+@pytest.mark.parametrize(
+    ("table", "files", "megabytes"),
+    [
+        ("cka", 1, 1000),
+        ("cka", 500, 1000),
+        ("cka", 792, 1292),
+        ("cluster_labels", 62, 1000),
+        ("cluster_labels", 792, 6836),
+    ],
+)
+def test_a_table_asks_for_more_the_more_files_it_gathers(asked, table, files, megabytes):
+    wildcards = Wildcards(table=table)
+    assert asked.table_memory(wildcards, ["file"] * files, 1) == megabytes
+    assert asked.table_memory(wildcards, ["file"] * files, 3) == 3 * megabytes

@@ -14,6 +14,7 @@ from collapse.lock import explanation
 from collapse.outdated import describe, outdated
 from collapse.registry import FIGURES, METHOD_OPTIONS, METRICS, module
 from collapse.relocked import describe_relocked, relocked
+from collapse.tables import columns as table_columns
 from collapse.tables import description_hash, type_hash
 
 if workflow.is_main_process and (locked := explanation(sys.argv)):

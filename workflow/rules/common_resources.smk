@@ -40,8 +40,10 @@ def attention_memory(wildcards, input, attempt):
 
 
 def table_memory(wildcards, input, attempt):
-    """Megabytes for a table: it stands in memory while it is gathered from its files."""
-    return int(attempt * max(1000, 500 + 8 * len(input)))
+    """Megabytes for a table, which stands in memory while it is gathered from its files."""
+    # A file with a row for each of a thousand tokens at each of 36 layers takes that; others a tenth of a megabyte.
+    per_file = 8 if "position" in table_columns(wildcards.table) else 1
+    return attempt * max(1000, 500 + per_file * len(input))
 
 
 def attention_minutes(wildcards, attempt):
