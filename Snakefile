@@ -43,9 +43,16 @@ rule all:
 # Said once, where the user is, not by every job.
 if workflow.is_main_process:
     tables = [f"results/tables/{table}.parquet" for table in table_names()]
-    warning = describe(outdated(tables), rules_behind, sys.argv)
-    if warning:
-        logger.warning(warning)
+    try:
+        other_commits = relocked(GRID.sources, HUB_LOCK, SOURCE_RECORD)
+    except Refusal as refusal:
+        raise WorkflowError(str(refusal)) from None
+    for warning in (
+        describe(outdated(tables), rules_behind, sys.argv),
+        describe_relocked(other_commits, HUB_LOCK, SOURCE_RECORD, sys.argv),
+    ):
+        if warning:
+            logger.warning(warning)
 
 
 onsuccess:

@@ -62,10 +62,11 @@ class Results:
                 put(layer, "block" if layer else "embedding", rng.standard_normal((N, D)))
         return path
 
-    def inner_products(self, run, code="c1", **changes):
+    def inner_products(self, run, code="c1", attention=None, **changes):
         source = self.states(run, **changes)
         rows = [keys | values for keys, values, _ in measure(source, inner_products, "layer", {})]
         record = metric_record(source, {"name": "inner_products", "packages": []}, {}, code)
+        record |= {"attention": attention} if attention else {}
         path = self.root / "metrics" / "inner_products" / f"{'/'.join(run)}.parquet"
         tables.write(path, "inner_products", rows, record)
         return path
@@ -142,6 +143,28 @@ def test_mixed_code_versions_and_devices_are_recorded_as_lists(results):
     assert found["states"]["versions"] == [{"torch": "1"}, {"torch": "2"}]
     assert found["states"]["device"] == ["NVIDIA H100", "cpu"]
     assert found["states"]["dtype"] == ["float32", "float64"]
+
+
+def test_the_theory_s_particles_are_no_other_number_type_of_forward_passes(results):
+    particles = [run for run in GRID if run[1] == "identity-b1"]
+    paths = [results.inner_products(run, **({"dtype": "float64"} if run in particles else {})) for run in GRID]
+    results.gather(paths)
+    assert tables.record(results.output)["states"]["dtype"] == "float32"
+    results.gather([path for path in paths if "identity" in str(path)], runs=["/".join(run) for run in particles])
+    assert tables.record(results.output)["states"]["dtype"] == "float64"
+
+
+def test_the_record_says_on_what_the_passes_over_attention_ran(results):
+    results.gather([results.inner_products(run) for run in GRID])
+    assert "attention" not in tables.record(results.output)
+    made = {"device": "cpu", "dtype": "float32", "implementation": "eager", "versions": {"torch": "2"}}
+    passes = dict.fromkeys(GRID, made) | {GRID[0]: made | {"device": "GPU", "versions": {"torch": "3"}}}
+    # What the theory's attention records.
+    passes |= {run: {"device": "cpu", "dtype": "float64"} for run in GRID if run[1] == "identity-b1"}
+    results.gather([results.inner_products(run, attention=passes[run]) for run in GRID])
+    versions = [{"torch": "2"}, {"torch": "3"}]
+    found = {"device": ["GPU", "cpu"], "dtype": "float32", "versions": versions}
+    assert tables.record(results.output)["attention"] == found
 
 
 def test_the_order_of_mixed_entries_does_not_depend_on_the_order_of_files(results):

@@ -102,6 +102,12 @@ def test_other_heads_are_left_out_too(edited, head):
     load_model(edited("bert", lambda tensors: tensors | {head: torch.ones(2, 32)}), "cpu")
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta", "albert"])
+def test_a_decoder_of_a_type_that_is_not_causal_is_refused(edited, kind):
+    with pytest.raises(Refusal, match=f"is_decoder, which makes a causal model of {kind}"):
+        load_model(edited(kind, is_decoder=True), "cpu")
+
+
 def test_a_sharded_checkpoint_is_the_same_model(original, tmp_path):
     whole, _ = load_model(original("gpt2-base"), "cpu")
     AutoModel.from_pretrained(original("gpt2-base")).save_pretrained(tmp_path / "shards", max_shard_size="20KB")
@@ -368,6 +374,30 @@ def test_the_hash_of_all_weights_is_of_names_and_contents_whatever_the_order():
         {"c": {"sha256": "1"}, "b": {"sha256": "2"}},
     ):
         assert checkpoint.weights_hash(other) != checkpoint.weights_hash(records)
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix", "head"),
+    [
+        ("gpt2-base", "transformer.", "lm_head.weight"),
+        ("bert-pooler", "bert.", "cls.predictions.bias"),
+        ("llama", "model.", "score.weight"),
+    ],
+)
+def test_weights_saved_with_a_head_have_the_hash_of_those_without(original, kind, prefix, head):
+    own = {name: {"sha256": checkpoint.content_hash(t.numpy())} for name, t in tensors(original(kind))}
+    bare = {name.removeprefix(prefix): record for name, record in own.items() if "lm_head" not in name}
+    headed = {f"{prefix}{name}": record for name, record in bare.items()} | {head: {"sha256": "0"}}
+    assert checkpoint.weights_hash(headed) == checkpoint.weights_hash(bare) == checkpoint.weights_hash(own)
+
+
+def test_blocks_in_another_order_are_other_weights(original):
+    own = {name: {"sha256": checkpoint.content_hash(t.numpy())} for name, t in tensors(original("gpt2-base"))}
+    swapped = {
+        name.replace("h.0.", "h.x.").replace("h.1.", "h.0.").replace("h.x.", "h.1."): r for name, r in own.items()
+    }
+    assert swapped.keys() == own.keys()
+    assert checkpoint.weights_hash(swapped) != checkpoint.weights_hash(own)
 
 
 def test_a_norm_neither_overflows_nor_loses_digits():

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from huggingface_hub import constants
 
+from collapse import hub_lock
 from collapse.errors import Refusal
 from collapse.fetch import fetch, revision
 from collapse.files import sha256_of
@@ -363,6 +364,14 @@ def test_weights_missing_from_a_cached_commit_are_refused_so_too_where_the_hub_i
     assert "save_pretrained" not in message
 
 
+def test_a_download_that_breaks_without_a_word_is_refused_by_its_kind(target, cache, monkeypatch):
+    def broken(*args, **options):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
+    target.refused(hub(revision="f" * 40), r"did not give the rest \(LocalEntryNotFoundError\)")
+
+
 @pytest.mark.parametrize("error", [httpx2.ProxyError, httpx2.ReadError])
 def test_a_download_that_breaks_is_refused_with_how_to_provide_the_model(target, cache, monkeypatch, error):
     real = huggingface_hub.snapshot_download
@@ -451,6 +460,24 @@ def test_contents_that_are_not_the_locked_ones_are_refused_with_both_hashes(tmp_
     assert target.lock.read_bytes() == before
 
 
+def test_of_a_locked_source_nothing_is_linked_that_the_lock_does_not_hold(target, cache):
+    target.fetch(unpinned())
+    fill(cache, {"added_tokens.json": b"{}"})
+    assert target.fetch(unpinned())["files"] == HASHES
+    assert contents(target.snapshot) == FILES
+
+
+def test_files_of_one_repository_in_two_formats_have_an_entry_each(target, cache):
+    fill(cache, {"q4.gguf": b"four bits", "q8.gguf": b"eight bits"})
+    for source in (unpinned(), *(unpinned() | {"gguf_file": name} for name in ("q4.gguf", "q8.gguf"))):
+        target.fetch(source)
+        # The second time from the lock.
+        target.fetch(source)
+    found = entries(target)
+    assert list(found) == [f"someone/tiny@main{name}" for name in ("", "/q4.gguf", "/q8.gguf")]
+    assert "q8.gguf" not in found["someone/tiny@main/q4.gguf"]["sha256"]
+
+
 def test_a_cache_without_a_locked_file_is_not_whole(target, cache):
     target.fetch(unpinned())
     (cache / "tokenizer.json").unlink()
@@ -514,6 +541,18 @@ def test_an_entry_that_another_fetch_wrote_meanwhile_is_not_overwritten(tmp_path
     with pytest.raises(Refusal, match=f"was locked at {COMMIT} by another fetch"):
         lock(path, source, "f" * 40, HASHES)
     assert locked(path, source)["commit"] == COMMIT
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
+def test_a_lock_file_that_may_not_be_written_is_told_with_the_key_that_places_it(target, cache, monkeypatch, code):
+    def no_writing(path, mode):
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(hub_lock, "open", no_writing, raising=False)
+    with pytest.raises(Refusal, match="set hub_lock in your config to an absolute path of your own") as refusal:
+        target.fetch(unpinned())
+    assert str(target.lock) in str(refusal.value) and os.strerror(code) in str(refusal.value)
+    assert not target.snapshot.exists()
 
 
 @pytest.mark.parametrize("text", ["- a list\n", "a: [\n", "someone/tiny@main: {commit: x}\n", "just text\n"])

@@ -49,6 +49,16 @@ def test_the_versions_behind_states_are_told_once(tmp_path):
     assert found_in(tmp_path / "t") == {"states": {"python": (["2.7"], NOW["python"])}}
 
 
+def test_the_versions_behind_attention_are_those_of_its_table(tmp_path):
+    table(tmp_path, "attention_entropy", NOW, NOW)
+    record = {"versions": NOW, "attention": {"versions": [NOW, NOW | {"numpy": "1.0"}]}}
+    path = tmp_path / "attention_entropy.parquet"
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(pack(record)), path)
+    assert outdated([tmp_path / "attention_entropy.parquet"]) == {
+        "attention_entropy": {"numpy": (["1.0"], NOW["numpy"])}
+    }
+
+
 def test_a_library_that_is_gone_and_two_old_versions_are_said(tmp_path):
     table(tmp_path / "t", "cka", [NOW | {"no-such-library": "3"}, NOW | {"no-such-library": "2"}])
     message = describe(found_in(tmp_path / "t"), lambda table: ["metric"], COMMAND)

@@ -22,6 +22,16 @@ def test_a_table_says_on_what_its_states_were_made_and_whether_it_mixes(device, 
     assert made_on({"states": {"device": device, "dtype": dtype}}) == words
 
 
+def test_a_pass_over_attention_on_another_device_is_told():
+    record = {"states": {"device": "cpu", "dtype": "float32"}, "attention": {"device": "GPU", "dtype": "float32"}}
+    words = "States made on cpu, in float32; attention on GPU, in float32"
+    assert made_on(record) == f"{words}: this table mixes devices."
+    record["attention"]["device"] = "cpu"
+    assert made_on(record) == "States made on cpu, in float32; attention on cpu, in float32."
+    record["attention"]["device"] = ["GPU", "cpu"]
+    assert made_on(record).endswith("attention on GPU, cpu, in float32: this table mixes devices.")
+
+
 def test_the_table_of_runs_says_it_in_every_row():
     assert "The table of runs" in made_on({"n_runs": 4})
 

@@ -50,7 +50,8 @@ def test_a_deep_model_and_every_kind_of_weights_reach_the_report(deep):
     assert len({run["weights_hash"] for run in runs[:-1]}) == 4
     page = (deep.root / "results/report/index.html").read_text()
     assert "6 blocks (trained with 3)" in page and "random orthogonal weights" in page
-    assert "this table mixes number types" in page
+    # The theory's particles are float64 in every grid: no mixture of forward passes.
+    assert "this table mixes" not in page
 
 
 def test_depth_is_the_layer_over_the_blocks_or_steps_that_ran(deep):
@@ -97,6 +98,36 @@ def test_a_training_checkpoint_of_the_hub_is_four_lines_of_config_and_locked_by_
     assert record["revision"] == f"someone/pythia@{COMMIT}"
     # Written by a job, read by the next fetch alone: nothing has to run again.
     assert hub.planned("states") == {}
+
+
+def test_the_lock_may_lie_anywhere_and_its_place_is_nothing_to_models_that_it_does_not_hold(hub, tmp_path):
+    directory = tmp_path / "pythia"
+    config = hub.config() | {"hub_lock": str(tmp_path / "mine" / "lock.yaml")}
+    config["models"].append({"name": "own", "source": {"kind": "local", "path": str(directory)}})
+    config["models"][1]["source"]["sha256"] = pins(directory)
+    hub.write_config(config)
+    records = [f"results/models/{name}/source.json" for name in ("pythia", "own")]
+    done = hub.snakemake(*records)
+    assert done.returncode == 0, done.stdout
+    assert yaml.safe_load((tmp_path / "mine/lock.yaml").read_text())["someone/pythia@step1000"]["commit"] == COMMIT
+    hub.write_config(config | {"hub_lock": "config/ours.yaml"})
+    assert hub.planned(*records) == {"fetch": 1}
+
+
+def test_a_lock_file_with_another_commit_is_said_with_the_command_and_runs_nothing(hub):
+    target, lock = "results/models/pythia/source.json", hub.root / "config/hub.lock.yaml"
+    done = hub.snakemake(target)
+    assert done.returncode == 0 and "other commits" not in done.stdout, done.stdout
+    lock.write_text(lock.read_text().replace(COMMIT, "f" * 40))
+    done = hub.snakemake("--dry-run", target)
+    assert "Nothing to be done" in done.stdout
+    assert f"  * pythia: fetched someone/pythia@{COMMIT}, locked someone/pythia@{'f' * 40}" in done.stdout
+    assert f"--forcerun {target}" in done.stdout
+    assert hub.planned(target, "--forcerun", target) == {"fetch": 1}
+    lock.write_text("- no lock\n")
+    done = hub.snakemake("--dry-run", target)
+    assert done.returncode == 1
+    assert "config/hub.lock.yaml: is no lock file" in done.stdout and "Traceback" not in done.stdout
 
 
 def test_without_the_hub_the_first_job_says_at_once_what_is_missing_and_how_to_provide_it(hub, monkeypatch, tmp_path):

@@ -28,6 +28,8 @@ ONE_PROMPT = {
 }
 # These are held elsewhere: two need metrics that the finished run has not, test_more_metrics.py; test_claims_run.py.
 ROWS = {"edit an attention metric", "change t-SNE's perplexity", "add or change a claim"}
+# And this needs a model of the hub, test_models_and_weights.py.
+ROWS |= {"bring a lock file with another commit"}
 
 
 def row(change):

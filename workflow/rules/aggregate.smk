@@ -16,7 +16,7 @@ rule aggregate:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=grows(2000),
+        mem_mb=table_memory,
         runtime=grows(30),
     params:
         table="{table}",
@@ -36,6 +36,8 @@ rule runs_table:
         "results/logs/tables/runs.log",
     benchmark:
         "results/benchmarks/tables/runs.tsv"
+    # Before metrics that still wait: it refuses two names for the same weights.
+    priority: 1
     conda:
         "../../environment.yml"
     threads: 1

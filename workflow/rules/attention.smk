@@ -20,7 +20,7 @@ rule attention:
         "../../environment.yml"
     threads: config["extraction"]["threads"]
     resources:
-        mem_mb=model_memory,
+        mem_mb=attention_memory,
         runtime=attention_minutes,
         gpu=int(config["extraction"]["device"] == "cuda"),
     params:

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import sys
@@ -8,9 +9,12 @@ from collapse.codehash import code_hash
 from collapse.config import TRAINED, load
 from collapse.drawn import discard
 from collapse.errors import Refusal
+from collapse.fetch import is_locked
 from collapse.lock import explanation
 from collapse.outdated import describe, outdated
 from collapse.registry import FIGURES, METHOD_OPTIONS, METRICS, module
+from collapse.relocked import describe_relocked, relocked
+from collapse.tables import columns as table_columns
 from collapse.tables import description_hash, type_hash
 
 if workflow.is_main_process and (locked := explanation(sys.argv)):
@@ -24,11 +28,13 @@ try:
 except Refusal as refusal:
     raise WorkflowError(str(refusal)) from None
 
+HUB_LOCK = os.path.normpath(os.path.join(REPOSITORY, config["hub_lock"]))
 REPORT = "results/report/index.html"
 CLAIMS = "results/claims.tsv"
 
 RUN = "{model}/{weights}/{prompt}"
 STATES = f"results/states/{RUN}.parquet"
+SOURCE_RECORD = "results/models/{model}/source.json"
 CHECKPOINT = "results/weights/{model}/{weights}/checkpoint"
 WEIGHTS_RECORD = "results/weights/{model}/{weights}/weights.json"
 
@@ -55,6 +61,11 @@ def slugs(condition):
 def source_of(wildcards):
     """The source section of a model: what identifies its trained weights."""
     return GRID.sources[wildcards.model]
+
+
+def lock_of(wildcards):
+    """The lock file, for a model that it holds: another place for it is nothing to the others."""
+    return HUB_LOCK if is_locked(source_of(wildcards)) else None
 
 
 def small_local_files(wildcards):

@@ -7,7 +7,7 @@ rule fetch:
         small_local_files,
     output:
         snapshot=directory("results/models/{model}/snapshot"),
-        record="results/models/{model}/source.json",
+        record=SOURCE_RECORD,
     log:
         "results/logs/fetch/{model}.log",
     benchmark:
@@ -21,7 +21,7 @@ rule fetch:
         runtime=120,
     params:
         source=source_of,
-        lock=os.path.normpath(f"{REPOSITORY}/{config['hub_lock']}"),
+        lock=lock_of,
         code=code_hash("fetch.py"),
     script:
         "../scripts/fetch.py"
@@ -30,7 +30,7 @@ rule fetch:
 rule trained_weights:
     input:
         snapshot="results/models/{model}/snapshot",
-        source="results/models/{model}/source.json",
+        source=SOURCE_RECORD,
     output:
         checkpoint=directory("results/weights/{model}/trained/checkpoint"),
         record="results/weights/{model}/trained/weights.json",

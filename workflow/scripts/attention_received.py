@@ -9,4 +9,5 @@ with job(snakemake):
 
     found = attention_groups(snakemake.input.states, snakemake.input.labels, snakemake.input.tokens)
     record = metric_record(snakemake.input.states, snakemake.params.metric, {}, snakemake.params.code)
+    record |= {"attention": tables.record(snakemake.input.tokens)["attention"]}
     tables.write(snakemake.output.table, "attention_received", found, record)

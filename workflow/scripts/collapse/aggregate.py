@@ -12,7 +12,7 @@ from collapse.provenance import versions
 from collapse.states import StatesFile
 
 RUN_KEYS = ("model", "weights", "prompt")
-MIXABLE = ("versions", "device", "dtype")
+MIXABLE = ("device", "dtype")
 
 
 def aggregate(paths, table, runs, output):
@@ -27,7 +27,8 @@ def aggregate(paths, table, runs, output):
     runs : list of str
         Every run that must be there, as model/weights/prompt.
     output : path
-        The table. Its record says which code, options and versions made its parts: one, or a list where they differ.
+        The table. Its record says which code, options and versions made its parts, and on which devices and in which
+        number types forward passes yielded states and attention: one, or a list where they differ.
 
     Raises
     ------
@@ -57,17 +58,25 @@ def aggregate(paths, table, runs, output):
     if missing:
         raise Refusal(f"table {table}: {len(missing)} runs of the grid are missing, first {missing[0]}")
     states = [record["states"] for record in records]
+    # The theory's particles are float64 by definition, and no forward pass.
+    passes = [state for state in states if state["scheme"] != "identity"] or states
+    attention = [record["attention"] for record in records if "versions" in record.get("attention", ())]
     _require_distinct_weights(states)
     summary = {
         "n_runs": len(runs),
         "code": _distinct(record["code"] for record in records),
         "options": _distinct(record["options"] for record in records),
         "versions": _distinct(record["versions"] for record in records),
-        "states": {key: _distinct(state[key] for state in states) for key in MIXABLE},
+        "states": {
+            "versions": _distinct(state["versions"] for state in states),
+            **{key: _distinct(state[key] for state in passes) for key in MIXABLE},
+        },
         "weights_hashes": _one_each(table, ((f"{s['model']}/{s['weights']}", s["weights_hash"]) for s in states)),
         "prompt_hashes": _one_each(table, ((s["prompt"], s["prompt_hash"]) for s in states)),
         "gathered_with": versions("pyarrow"),
     }
+    if attention:
+        summary["attention"] = {key: _distinct(found[key] for found in attention) for key in (*MIXABLE, "versions")}
     tables.write(output, table, pa.concat_tables(part.replace_schema_metadata(None) for part in parts), summary)
 
 

@@ -6,6 +6,7 @@ since transformers would otherwise fill the gap with fresh random numbers and go
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import replace
 from operator import attrgetter
@@ -82,8 +83,15 @@ def content_hash(array):
 
 
 def weights_hash(tensor_records):
-    """Return one sha256 over the names and content hashes of all tensors."""
-    lines = (f"{name} {record['sha256']}\n" for name, record in sorted(tensor_records.items()))
+    """Return one sha256 over the names and content hashes of the base model's tensors, which alone make the states.
+
+    Heads do not count, and what all other names begin with (`transformer.`) is cut off: a checkpoint that was saved
+    with a head has the hash of the same one without.
+    """
+    own = {name: record for name, record in tensor_records.items() if not HEADS.search(name)}
+    shared = len(os.path.commonprefix([name.split(".")[:-1] for name in own]))
+    hashes = {".".join(name.split(".")[shared:]): record["sha256"] for name, record in own.items()}
+    lines = (f"{name} {digest}\n" for name, digest in sorted(hashes.items()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -122,15 +130,23 @@ def load_model(directory, device, depth=None):
     Raises
     ------
     Refusal
-        If a tensor is missing, has the wrong shape or is left over, this transformers does not know the model type, or
+        If a tensor is missing, has the wrong shape or is left over, the config makes a decoder of a model type that the
+        table of architectures says is not causal, this transformers does not know the model type, or
         the type has no entry in the table of architectures and its blocks cannot be found without one.
     """
     from transformers import AutoModel
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    kind = model_config(directory).get("model_type")
+    config = model_config(directory)
+    kind = config.get("model_type")
     entry = ARCHITECTURES.get(kind)
+    if entry and not entry.is_causal and config.get("is_decoder"):
+        raise Refusal(
+            f"{directory}: config.json says is_decoder, which makes a causal model of {kind}, and ARCHITECTURES of "
+            "collapse/architectures.py says that it is none. Set is_decoder to false there if it was trained to see "
+            "later tokens; as a causal model it is not supported."
+        )
     if not weight_files(directory):
         raise Refusal(f"{directory}: has no *.safetensors file")
     options = dict(entry.load) if entry else {}

