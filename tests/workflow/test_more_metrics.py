@@ -158,6 +158,12 @@ def test_causal_and_bidirectional_heads_are_never_on_one_axis_as_published(exten
 def test_the_record_says_how_attention_was_computed(extended):
     record = tables.record(run_file(extended, "metrics/fiedler"))
     assert record["attention"]["device"] == "cpu" and record["attention"]["dtype"] == "float32"
+    received = tables.record(run_file(extended, "metrics/attention_received"))
+    assert received["attention"] == record["attention"]
+    for name in ("fiedler", "attention_received"):
+        gathered = tables.record(extended.root / f"results/tables/{name}.parquet")
+        passed = {key: record["attention"][key] for key in ("device", "dtype", "versions")}
+        assert gathered["attention"] == passed and gathered["states"]["dtype"] == "float32"
     assert record["options"] == {"rounds": 100, "tolerance": 1e-6}
     assert {"scipy", "numpy"} <= set(record["versions"])
     weights = json.loads((extended.root / "results/weights/tiny/trained/weights.json").read_text())
