@@ -42,7 +42,7 @@ rule all:
 
 # Said once, where the user is, not by every job.
 if workflow.is_main_process:
-    tables = [f"results/tables/{table}.parquet" for table in table_names()]
+    tables = [f"results/tables/{table}.parquet" for table in [*table_names(), "claims"]]
     try:
         other_commits = relocked(GRID.sources, HUB_LOCK, SOURCE_RECORD)
     except Refusal as refusal:

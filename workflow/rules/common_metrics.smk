@@ -53,9 +53,9 @@ def rules_behind(table):
     theory = bool(slugs(lambda weights: weights.dynamics is not None))
     if table == "states":
         return ["extract"] + ["identity_states"] * theory
+    if table in ("runs", "claims"):
+        return ["runs_table"] if table == "runs" else ["score_claims"]
     metric = token_tables().get(table, table)
-    if table == "runs":
-        return ["runs_table"]
     if metric in attention_metrics():
         return ["attention"] + ["identity_attention"] * theory
     if metric in ("clusters", "projections", "attention_received"):
