@@ -12,8 +12,8 @@ ONE_FILE = "results/metrics/energy/b2/tiny/trained/fox.parquet"
 
 def before_energy(project, statement):
     """Have the metric do something before it computes."""
-    first = "    before, why_none = None, "
-    project.edit(ENERGY, f'{first}"no layer before the first', f'    {statement}\n{first}"no layer before the first')
+    first = "    before, why_none = None, FIRST_LAYER\n"
+    project.edit(ENERGY, first, f"    {statement}\n{first}")
 
 
 def asks_for_gpus(cluster, job):
