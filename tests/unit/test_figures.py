@@ -10,7 +10,7 @@ from grids import PROMPTS, frame
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from collapse.figures import differences, membership, projections, style
+from collapse.figures import curves, differences, membership, projections, style
 from collapse.registry import FIGURES
 
 style.apply()
@@ -186,3 +186,19 @@ def test_clusters_are_drawn_beside_the_null_of_the_trained_cloud():
     null = own.loc[own["stage"] != "final_norm", "null_n_clusters"].tolist()
     drawn = [list(line.get_ydata()) for line in drawing("n_clusters", 1).figure.axes[0].lines]
     assert null in drawn
+
+
+def test_where_no_cluster_was_found_the_mean_inner_product_is_said():
+    """0 clusters and 100 % noise are what HDBSCAN says both of collapse and of a scattered cloud."""
+    table = grid("clusters", n_models=1).copy()
+    table.loc[table["scheme"] == "trained", ["n_clusters", "mean_inner_product"]] = [0, 0.25]
+    table.loc[table["scheme"] != "trained", "n_clusters"] = 3
+    for name in ("n_clusters", "noise_fraction"):
+        caption = curves.draw(name, "", {"clusters": table}, {}).caption
+        assert (
+            "Mean inner product where no cluster was found, per model and weights: model-0-of-a-size trained" in caption
+        )
+        assert "states: 0.25 to 0.25." in caption
+        table.loc[table["scheme"] == "trained", "n_clusters"] = 1
+        assert "no cluster was found" not in curves.draw(name, "", {"clusters": table}, {}).caption
+        table.loc[table["scheme"] == "trained", "n_clusters"] = 0

@@ -242,6 +242,7 @@ def draw(name, subject, frames, depths):
         f"{title}: {curve.definition}, against relative depth. {curve.reading} {describe_data(frame, curve.tokens)}"
         f"{NULL_WORDS if is_null else UNIFORM_WORDS if curve.control else ''}"
         f"{describe_nulls(frame, curve.column)}{_describe_drops(frame) if curve.table == 'energy' else ''}"
+        f"{_describe_no_clusters(frame) if curve.table == 'clusters' else ''}"
         f"{describe_trained_depth({model: depths.get(model) for model in models})}"
     )
     return Drawing(figure, title, caption, _alternative(frame, curve, title))
@@ -253,6 +254,14 @@ def _describe_drops(frame):
     counts = steps.groupby(["model", "scheme"], sort=False)["is_drop"].agg(["sum", "size"])
     words = "; ".join(f"{model} {scheme}: {int(drops)} of {n}" for (model, scheme), drops, n in counts.itertuples())
     return f" Steps at which it falls beyond the tolerance, over prompts and seeds: {words}."
+
+
+def _describe_no_clusters(frame):
+    """Say what the mean inner product is where all is noise: near 1 that is collapse, else a scattered cloud."""
+    empty = frame[frame["n_clusters"] == 0]
+    ranges = empty.groupby(["model", "scheme"], sort=False)["mean_inner_product"].agg(["size", "min", "max"])
+    words = "; ".join(f"{m} {s}, {n} states: {low:.2f} to {high:.2f}" for (m, s), n, low, high in ranges.itertuples())
+    return f" Mean inner product where no cluster was found, per model and weights: {words}." if words else ""
 
 
 def _alternative(frame, curve, title):
