@@ -53,8 +53,9 @@ def rules_behind(table):
     theory = bool(slugs(lambda weights: weights.dynamics is not None))
     if table == "states":
         return ["extract"] + ["identity_states"] * theory
-    if table in ("runs", "claims"):
-        return ["runs_table"] if table == "runs" else ["score_claims"]
+    alone = {"runs": "runs_table", "claims": "score_claims"}
+    if table in alone:
+        return [alone[table]]
     metric = token_tables().get(table, table)
     if metric in attention_metrics():
         return ["attention"] + ["identity_attention"] * theory

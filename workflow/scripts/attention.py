@@ -3,18 +3,13 @@
 from collapse.job import job
 
 with job(snakemake):
-    import json
-    from pathlib import Path
-
     from collapse.attention_pass import model_attention
     from collapse.attention_tables import AttentionTables
-    from collapse.weights import require_unchanged, restore
+    from collapse.weights import checkpoint_of_run
 
-    record = json.loads(Path(snakemake.input.record).read_text(encoding="utf-8"))
-    checkpoint = snakemake.input.trained
-    require_unchanged(checkpoint, snakemake.input.trained_record)
-    if record["seed"] is not None:
-        checkpoint = restore(record, checkpoint, snakemake.input.trained_record, snakemake.params.checkpoint)
+    checkpoint, record = checkpoint_of_run(
+        snakemake.input.record, snakemake.input.trained, snakemake.input.trained_record, snakemake.params.checkpoint
+    )
     found = AttentionTables(snakemake.input.states, snakemake.params.metrics, snakemake.params.options)
     run_record = model_attention(
         snakemake.input.states,

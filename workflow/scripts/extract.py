@@ -3,17 +3,12 @@
 from collapse.job import job
 
 with job(snakemake):
-    import json
-    from pathlib import Path
-
     from collapse.extraction import extract
-    from collapse.weights import require_unchanged, restore
+    from collapse.weights import checkpoint_of_run
 
-    record = json.loads(Path(snakemake.input.record).read_text(encoding="utf-8"))
-    checkpoint = snakemake.input.trained
-    require_unchanged(checkpoint, snakemake.input.trained_record)
-    if record["seed"] is not None:
-        checkpoint = restore(record, checkpoint, snakemake.input.trained_record, snakemake.params.checkpoint)
+    checkpoint, record = checkpoint_of_run(
+        snakemake.input.record, snakemake.input.trained, snakemake.input.trained_record, snakemake.params.checkpoint
+    )
     extract(
         run=snakemake.params.run,
         checkpoint=checkpoint,

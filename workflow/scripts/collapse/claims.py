@@ -38,6 +38,8 @@ HOLDS, FAILS, UNCONTROLLED = "holds", "fails", "holds only without its control"
 UNDEFINED, NOT_MEASURED = "undefined", "not measured"
 COMPARE = {"above": gt, "below": lt, "at_least": ge, "at_most": le}
 N_TOKENS = {"all": "n_tokens", "content": "n_content_tokens"}
+# What a claim reads of the table of runs, whose records are long.
+RUN_COLUMNS = ["model", "weights", "prompt", "n_blocks", *N_TOKENS.values()]
 # Attention is filed under the state that enters its block; claims name the block.
 OF_BLOCKS = ("attention", "groups")
 # Beside counts of clusters, which are 0 both for noise and for total collapse.
@@ -223,7 +225,8 @@ def prompt_values(test, frames, model, trained_depth):
     NotMeasured
         If the tables have no such rows.
     """
-    runs = {(row["weights"], row["prompt"]): row for row in frames["runs"].to_pylist() if row["model"] == model}
+    own_runs = frames["runs"].select(RUN_COLUMNS).filter(pc.field("model") == model).to_pylist()
+    runs = {(row["weights"], row["prompt"]): row for row in own_runs}
     own, seeds, reasons = _side(test, frames, model, trained_depth, runs)
     if "minus" not in test:
         pairs = [(values, None) for values in own.values()]

@@ -52,12 +52,13 @@ def measure(path, function, over, options, extra_keys=None, labels=None, depths=
     for rule in TOKEN_RULES:
         mask = states.mask(rule)
         found = [clusters.get((rule, *states.states[place])) for place in places]
-        layers = [own for own, (_, stage) in zip(found, states.states) if stage != "final_norm"]
         if over == "labels_per_token":
+            layers = _of_layers(found, states)
             yield run | {"tokens": rule}, function(layers, int(mask.sum()), **options), mask
             continue
-        trajectory = (states.read(place)[mask].astype(np.float64) for place in places)
+        trajectory = states.trajectory(rule, places)
         if over == "trajectory_labels":
+            layers = _of_layers(found, states)
             results = _until_norm(function(islice(trajectory, len(layers)), layers, **options), len(found))
         else:
             results = _results(function, over, trajectory, found, options)
@@ -104,6 +105,11 @@ def _results(function, over, trajectory, labels, options):
     if over == "layer_labels":
         return (function(H, own, **options) for H, own in zip(trajectory, labels))
     return (function(H, **options) for H in trajectory)
+
+
+def _of_layers(found, states):
+    """What is found at the layers of a run, of what is found at all of its states."""
+    return [own for own, (_, stage) in zip(found, states.states, strict=True) if stage != "final_norm"]
 
 
 def _until_norm(results, n_states):

@@ -157,10 +157,10 @@ class StatesFile:
             raise Refusal(f"{self.path}: state {index} has {column.null_count} nulls. Delete it and run again.")
         return column.values.to_numpy().reshape(len(column), self.metadata["dimension"])
 
-    def trajectory(self, rule):
-        """Yield every state in order of depth as float64, restricted to the tokens that `rule` keeps."""
+    def trajectory(self, rule, places=None):
+        """Yield states in order of depth as float64, all or those at `places`, restricted to the tokens of `rule`."""
         keep = self.mask(rule)
-        for index in range(len(self)):
+        for index in range(len(self)) if places is None else places:
             yield self.read(index)[keep].astype(np.float64)
 
     def _layer_and_stage(self, group):

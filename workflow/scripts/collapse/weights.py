@@ -232,6 +232,21 @@ def _require_something_redrawn(checkpoint, definition, records):
         )
 
 
+def checkpoint_of_run(record_path, trained_checkpoint, trained_record, drawn_checkpoint):
+    """Return (checkpoint, record) of a run's weights: the trained ones as they were fetched, or those drawn from them.
+
+    Raises
+    ------
+    Refusal
+        If the trained files have changed, or the draw is not the recorded one.
+    """
+    record = json.loads(Path(record_path).read_text(encoding="utf-8"))
+    require_unchanged(trained_checkpoint, trained_record)
+    if record["seed"] is None:
+        return trained_checkpoint, record
+    return restore(record, trained_checkpoint, trained_record, drawn_checkpoint), record
+
+
 def restore(record, trained_checkpoint, trained_record, checkpoint):
     """Return the checkpoint that a record describes, drawing it again where it was discarded.
 
