@@ -2,10 +2,10 @@
 
 import dataclasses
 import gc
+import os
 import subprocess
 import sys
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny_models import make_model, make_tokenizer
 
-from collapse import attention_pass, forward
+from collapse import forward
 from collapse.architectures import ARCHITECTURES
 from collapse.attention import as_attention
 from collapse.attention_pass import model_attention, run_attention
@@ -188,24 +188,25 @@ def test_a_window_shorter_than_the_prompt_is_refused_as_its_uniform_attention_is
 # Memory
 
 PEAK = """
-import sys, resource
+import sys
 from collapse.attention_pass import model_attention
 from collapse.attention_tables import AttentionTables
+from memory import peak_memory
 
 states, checkpoint, names = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
 metrics = [{"name": n, "module": f"collapse.metrics.{n}", "packages": []} for n in names]
 options = {n: {} for n in names} | {"fiedler": {"rounds": 100, "tolerance": 1e-6}}
 found = AttentionTables(states, metrics, options)
 model_attention(states, checkpoint, "same", "cpu", 1, found.take)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(peak_memory())
 """
 
 
 def peak(states, checkpoint, metrics):
     """Largest memory in bytes of a process that measures the attention of one run, as a job does."""
-    scripts = Path(attention_pass.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", PEAK, str(states), str(checkpoint), metrics]
-    done = subprocess.run(command, cwd=scripts, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return int(done.stdout.split()[-1])
 
