@@ -406,6 +406,17 @@ def test_a_library_is_imported_only_for_its_method(method, loaded):
     assert done.stdout.strip() == repr(loaded)
 
 
+def test_what_numba_compiles_of_umap_is_kept_for_the_next_process():
+    import umap
+    from numba.core.dispatcher import Dispatcher
+
+    one("umap", cloud(20, 5))
+    parts = [vars(part).values() for part in (umap.utils, umap.umap_, umap.layouts)]
+    called = {f.__name__: f.stats for part in parts for f in part if isinstance(f, Dispatcher) and f.signatures}
+    assert {"smooth_knn_dist", "compute_membership_strengths", "fast_knn_indices"} <= set(called)
+    assert {name for name, stats in called.items() if stats.cache_path is None} == set()
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("H", "cause"),

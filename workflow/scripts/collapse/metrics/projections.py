@@ -21,9 +21,9 @@ Biotechnology 39, 2021.
 
 Traps: t-SNE of identical points, started from their PCA, kills the process without a traceback, and UMAP fails on three
 tokens: spread and number are checked first. Results of t-SNE and UMAP agree between runs on one machine with one
-number of threads, and can differ between machines. Orientation is arbitrary: compare groups, not sides. numba, under
-UMAP, compiles for 10 seconds in every process, so project all layers in one; it keeps some of it in NUMBA_CACHE_DIR,
-which is the job's to set.
+number of threads, and can differ between machines. Orientation is arbitrary: compare groups, not sides. numba compiles
+UMAP for 12 seconds, which umap-learn leaves to every process: here it is kept, in NUMBA_CACHE_DIR, which is the job's to
+set, or else beside the package.
 """
 
 import warnings
@@ -163,9 +163,20 @@ def _tsne(distances, start, seed, perplexity):
     return model.fit_transform(distances).astype(np.float64)
 
 
+def _keep_compiled(*modules):
+    """Have numba store what it compiles of some modules, and load it where that is done: results are the same."""
+    from numba.core.dispatcher import Dispatcher
+
+    for module in modules:
+        for function in vars(module).values():
+            if isinstance(function, Dispatcher):
+                function.enable_caching()
+
+
 def _umap(distances, start, seed, n_neighbors):
     import umap
 
+    _keep_compiled(umap.utils, umap.umap_, umap.layouts)
     model = umap.UMAP(
         metric="precomputed",
         init=start.astype(np.float32),
