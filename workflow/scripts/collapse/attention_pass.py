@@ -1,6 +1,8 @@
-"""The forward pass that yields attention: every block's, as it appears, none of it kept.
+"""The pass that yields attention: every block's, as it appears, none of it kept.
 
-Apart from collapse/forward.py, since a change here must not rerun extraction.
+A block attends to the state that enters it, and the states file holds that: neither the rest of the block nor what lies
+before it is needed, which saves two thirds of a forward pass. Apart from collapse/forward.py, since a change here must
+not rerun extraction.
 """
 
 import contextlib
@@ -14,7 +16,11 @@ from collapse.provenance import versions
 from collapse.states import StatesFile
 
 
-def run_attention(model, entry, ids, take):
+class _Attended(Exception):
+    """A block has attended, and the rest of it is not needed."""
+
+
+def run_attention(model, entry, ids, take, states=None):
     """Run one prompt, unpadded, and hand over the attention of each block in order of depth.
 
     Parameters
@@ -26,6 +32,9 @@ def run_attention(model, entry, ids, take):
     take : callable
         take(block, A) with block counted from 0 and A a float32 array of shape (heads, n, n), called as soon as the
         block has attended. The model drops A when it returns: peak memory does not grow with the number of blocks.
+    states : iterable of arrays, shape (n, d), float32, optional
+        The state that enters each block, in order of depth, as a pass over the same tokens yielded it. Then a block
+        runs only until it has attended. If not given the whole model runs.
 
     Raises
     ------
@@ -50,14 +59,48 @@ def run_attention(model, entry, ids, take):
             )
         take(calls, weights[0].to(torch.float32).cpu().numpy())
         calls += 1
+        # The first block runs whole: what it returns shows what the model expects of all.
+        if states is not None and calls > 1:
+            raise _Attended
 
     with contextlib.ExitStack() as hooks, torch.inference_mode():
+        if states is not None:
+            blocks = modules_named(model, entry.blocks)
+            hooks.callback(_feed(blocks, iter(states), model.device))
         for attention in modules_named(model, entry.attention):
             hooks.callback(attention.register_forward_hook(after_attention).remove)
         inputs = torch.tensor([ids], device=model.device)
         model(input_ids=inputs, attention_mask=torch.ones_like(inputs))
     if calls != n_blocks(model):
         raise Refusal(f"{calls} blocks attended, the config says {n_blocks(model)}: see architectures.py")
+
+
+def _feed(blocks, states, device):
+    """Let blocks run on given states, and return their input where they end early; return what undoes it."""
+    is_tuple = None
+
+    def feed(block):
+        run = block.forward
+
+        def forward(hidden_states, *args, **kwargs):
+            nonlocal is_tuple
+            state = torch.tensor(next(states), device=device)[None]
+            try:
+                output = run(state, *args, **kwargs)
+            except _Attended:
+                return (hidden_states,) if is_tuple else hidden_states
+            is_tuple = isinstance(output, tuple)
+            return output
+
+        block.forward = forward
+
+    def undo():
+        for block in blocks:
+            del block.forward
+
+    for block in blocks:
+        feed(block)
+    return undo
 
 
 def _require_whole_view(config, n):
@@ -74,12 +117,12 @@ def _require_whole_view(config, n):
 
 
 def model_attention(states, checkpoint, weights_hash, device, threads, take, depth=None):
-    """Run the tokens of a states file through the weights that made it, handing over each block's attention.
+    """Run the states of a file through the weights that made them, handing over each block's attention.
 
     Parameters
     ----------
     states : path
-        The states file: its token ids, and the hash of its weights.
+        The states file: its token ids, the state that enters each block, and the hash of its weights.
     checkpoint : path
         Safetensors checkpoint with config.
     weights_hash : str
@@ -114,7 +157,8 @@ def model_attention(states, checkpoint, weights_hash, device, threads, take, dep
     model, entry = load_model(checkpoint, device, depth["depth"] if depth else None)
     ids = file.tokens()["token_id"].to_pylist()
     _require_whole_view(model.config, len(ids))
-    run_attention(model, entry, ids, take)
+    entering = (file.read(place) for place in range(n_blocks(model)))
+    run_attention(model, entry, ids, take, entering)
     return {
         "device": device_name(device),
         "dtype": "float32",

@@ -22,8 +22,8 @@ Biotechnology 39, 2021.
 Traps: t-SNE of identical points, started from their PCA, kills the process without a traceback, and UMAP fails on three
 tokens: spread and number are checked first. Results of t-SNE and UMAP agree between runs on one machine with one
 number of threads, and can differ between machines. Orientation is arbitrary: compare groups, not sides. numba compiles
-UMAP for 12 seconds, which umap-learn leaves to every process: here it is kept, in NUMBA_CACHE_DIR, which is the job's to
-set, or else beside the package.
+UMAP for 12 seconds, which umap-learn leaves to every process: here it is kept, in NUMBA_CACHE_DIR, which is the job's
+to set, or else beside the package.
 """
 
 import warnings
