@@ -238,14 +238,14 @@ def page(record, cores):
         [
             "# The paper's grid, measured",
             "",
-            f"Written by `make bench-paper` on a machine with {cores} cores and {memory_mb() / 1000:.0f} GB. Models have "
+            f"Written by `make bench-paper`, on {cores} cores and {memory_mb() / 1000:.0f} GB. Models have "
             "the shapes of the study's and random weights, since what it costs needs no hub: "
             f"{len(bare)} models, {len(record['prompts'])} prompts ({', '.join(record['prompts'])}), trained stand-in "
             f"and one random seed, {n_tokens} tokens in all, every metric and figure.",
             "",
             *table(["what", "measured", "asked for"], results),
             "",
-            f"The workflow took {workflow['wall'] / 60:.0f} minutes of wall time and {workflow['cpu'] / 60:.0f} of CPU, "
+            f"The workflow took {workflow['wall'] / 60:.0f} minutes of wall and {workflow['cpu'] / 60:.0f} of CPU time, "
             f"the bare passes {bare_cpu / 60:.0f} minutes of CPU. Results take {record['disk'] / 1e9:.1f} GB; random "
             "checkpoints are not counted, since they are drawn again when needed.",
             "",

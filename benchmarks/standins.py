@@ -1,7 +1,7 @@
 """Models at the true shapes of the study's, for machines that reach no hub: random weights, and a tokenizer of our own.
 
-What a pass or a metric costs depends on shapes and numbers of tokens, and little on what weights have learned. What does
-depend on it is not reproduced: peaked attention, whose scaling takes more rounds, and the clusters of trained states.
+What a pass or a metric costs depends on shapes and numbers of tokens, and little on what weights have learned. What
+does depend on it is not reproduced: peaked attention, whose scaling takes more rounds, and clusters of trained states.
 """
 
 import hashlib
