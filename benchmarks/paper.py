@@ -245,7 +245,7 @@ def page(record, cores):
             "",
             *table(["what", "measured", "asked for"], results),
             "",
-            f"The workflow took {workflow['wall'] / 60:.0f} minutes of wall and {workflow['cpu'] / 60:.0f} of CPU time, "
+            f"It took {workflow['wall'] / 60:.0f} minutes of wall and {workflow['cpu'] / 60:.0f} of CPU time, "
             f"the bare passes {bare_cpu / 60:.0f} minutes of CPU. Results take {record['disk'] / 1e9:.1f} GB; random "
             "checkpoints are not counted, since they are drawn again when needed.",
             "",
