@@ -1,0 +1,734 @@
+"use strict";
+
+/* Two runs side by side. What a run holds is said in workflow/scripts/collapse/explorer.py, at run_data. Whatever comes
+   from data reaches the page as textContent or as an attribute's value, never as markup, and never as plotly's text,
+   which takes <b> and <a> for its own. */
+const explorer = (() => {
+  const STEP_MS = 600;
+  const MOVE_MS = 280;
+  const NO_LABEL = -2;
+  const NOISE = -1;
+  const GOLD = "#ffb000";
+  const SVG = "http://www.w3.org/2000/svg";
+
+  const byId = (id) => document.getElementById(id);
+  const index = JSON.parse(byId("index").textContent);
+  const still = window.matchMedia("(prefers-reduced-motion: reduce)");
+  const view = { method: null, rule: null, colour: null, axes: null, step: 0, playing: null };
+  // What is marked: a token of one side; `held` stays when the pointer leaves.
+  let mark = null;
+  let held = null;
+
+  const loaded = new Map();
+  const waiting = new Map();
+
+  const sides = ["left", "right"].map((name) => {
+    const root = byId(name);
+    const find = (selector) => root.querySelector(selector);
+    return {
+      name, root, run: null, frame: 0, shown: [], words: [], active: 0,
+      plot: find(".plot"), status: find(".status"), reason: find(".reason"), tip: find(".tip"), text: find(".words"),
+      pick: Object.fromEntries(["model", "weights", "prompt"].map((key) => [key, find(`[data-key=${key}]`)])),
+    };
+  });
+  const [left, right] = sides;
+  const other = (side) => (side === left ? right : left);
+
+  /* Runs: in the page, or in a file of their own that is loaded as a script. */
+
+  function decoded(base64) {
+    const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    return new Int16Array(bytes.buffer);
+  }
+
+  function add(name, run) {
+    for (const rule of Object.values(run.rules)) {
+      for (const method of Object.values(rule.methods)) method.xy = decoded(method.xy);
+      if (rule.labels) rule.labels.values = decoded(rule.labels.values);
+    }
+    run.spelt = spelling(run.text, run.kind);
+    loaded.set(name, run);
+  }
+
+  function load(name) {
+    if (loaded.has(name)) return Promise.resolve(loaded.get(name));
+    const embedded = document.querySelector(`script[data-run="${name}"]`);
+    if (embedded) {
+      add(name, JSON.parse(embedded.textContent));
+      return load(name);
+    }
+    if (!waiting.has(name)) {
+      waiting.set(name, new Promise((resolve, reject) => {
+        const script = document.createElement("script");
+        script.src = `${index.folder}/${name}.js`;
+        script.onload = () => resolve(loaded.get(name));
+        script.onerror = () => {
+          waiting.delete(name);
+          script.remove();
+          reject(new Error(`${script.src} cannot be read: keep the folder ${index.folder} beside this page.`));
+        };
+        document.head.append(script);
+      }));
+    }
+    return waiting.get(name);
+  }
+
+  /* Tokens of one text under two tokenizers meet where they share a character. */
+
+  function spelling(text, kind) {
+    const special = index.looks.kinds.findIndex(([name]) => name === "special");
+    let all = "";
+    const ends = text.map((token, n) => {
+      all += kind[n] === special ? "" : token.replace(/^##/, "").replace(/\s/gu, "").toLowerCase();
+      return all.length;
+    });
+    return { all, ends };
+  }
+
+  function counterpart(position, from, to) {
+    if (from.text.length === to.text.length && from.text.every((token, n) => token === to.text[n])) return position;
+    const start = position ? from.spelt.ends[position - 1] : 0;
+    const end = from.spelt.ends[position];
+    if (start === end || to.spelt.all.slice(0, end) !== from.spelt.all.slice(0, end)) return null;
+    const found = to.spelt.ends.findIndex((reached) => reached > start);
+    return found < 0 ? null : found;
+  }
+
+  /* Layers: the side with more of them leads, the other shows its nearest depth. */
+
+  const ruleOf = (side) => side.run.rules[view.rule];
+  const methodOf = (side) => ruleOf(side).methods[view.method];
+  const framesOf = (side) => methodOf(side).frames;
+  const stateOf = (side, frame) => side.run.states[framesOf(side)[frame].state];
+  const leader = () => (framesOf(right).length > framesOf(left).length ? right : left);
+  const isAfterNorm = ([, stage]) => stage === "final_norm";
+
+  function nearest(side, [, , depth], afterNorm) {
+    const states = framesOf(side).map((_, frame) => stateOf(side, frame));
+    if (afterNorm && isAfterNorm(states.at(-1))) return states.length - 1;
+    let best = 0;
+    states.forEach((state, frame) => {
+      if (!isAfterNorm(state) && Math.abs(state[2] - depth) < Math.abs(states[best][2] - depth)) best = frame;
+    });
+    return best;
+  }
+
+  function words(side) {
+    const [layer, stage] = stateOf(side, side.frame);
+    const { blocks, trained } = side.run;
+    if (stage === "final_norm") return "After the final norm";
+    const lacks = isAfterNorm(stateOf(leader(), leader().frame)) ? " (no final norm)" : "";
+    const name = stage === "embedding" ? `Embedding, layer 0 of ${blocks}` : `Layer ${layer} of ${blocks}`;
+    return name + lacks + (layer > trained ? `, trained to ${trained}` : "");
+  }
+
+  /* Numbers in words. */
+
+  const short = (value) => (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(3))));
+  const percent = (share) => `${Math.round(100 * share)} %`;
+  const visible = (token) => `“${token.replace(/\n/g, "↵").replace(/\t/g, "→")}”`;
+
+  function labelsOf(side) {
+    const { labels, positions } = ruleOf(side);
+    if (!labels) return null;
+    const start = framesOf(side)[side.frame].state * positions.length;
+    return labels.values.subarray(start, start + positions.length);
+  }
+
+  function describe(side) {
+    const frame = framesOf(side)[side.frame];
+    const said = [];
+    const labels = labelsOf(side);
+    if (labels) {
+      const { undefined: reasons, alone } = ruleOf(side).labels;
+      if (frame.state in reasons) {
+        said.push(`clusters undefined: ${reasons[frame.state]}`);
+      } else {
+        const count = new Set(labels.filter((label) => label >= 0)).size;
+        const noise = labels.filter((label) => label === NOISE).length / labels.length;
+        said.push(`${count} cluster${count === 1 ? "" : "s"}, ${percent(noise)} noise`);
+        if (frame.state in alone) said.push(meanInnerProduct(alone[frame.state]));
+      }
+    }
+    if (frame.variance !== null) said.push(`the plane holds ${percent(frame.variance)} of the variance`);
+    if (frame.neighbourhood !== null) {
+      const size = short(frame.neighbourhood);
+      said.push(view.method === "tsne" ? `perplexity ${size}` : `${size} neighbours`);
+    }
+    const { text, whole } = side.run;
+    if (whole !== null) said.push(`prompt cut to ${text.length} of ${whole} tokens`);
+    return said.join(" · ");
+  }
+
+  const meanInnerProduct = (value) => `mean inner product ${value === null ? "undefined" : short(value)}`;
+
+  /* Looks of points: colour, shape, and what stands for them under the words. */
+
+  function looks(side) {
+    const { positions } = ruleOf(side);
+    const labels = labelsOf(side);
+    const { clusters, noise, unknown, kinds } = index.looks;
+    const last = side.run.text.length - 1;
+    return positions.map((position, n) => {
+      if (view.colour === "position") return { colour: along(last ? position / last : 0), shape: "circle" };
+      if (view.colour === "kind") {
+        const [, colour, shape] = kinds[side.run.kind[position]];
+        return { colour, shape };
+      }
+      if (labels[n] === NOISE) return { colour: noise, shape: "x-thin", isNoise: true };
+      if (labels[n] === NO_LABEL) return { colour: unknown, shape: "circle" };
+      const [colour, shape] = clusters[labels[n] % clusters.length];
+      return { colour, shape };
+    });
+  }
+
+  // Cividis at its ends and between: dark to light, the same to colour-blind readers.
+  const CIVIDIS = [[0, 34, 78], [65, 77, 107], [124, 123, 120], [188, 175, 111], [254, 232, 56]];
+
+  function along(share) {
+    const place = share * (CIVIDIS.length - 1);
+    const n = Math.min(Math.floor(place), CIVIDIS.length - 2);
+    return `rgb(${CIVIDIS[n].map((low, c) => Math.round(low + (place - n) * (CIVIDIS[n + 1][c] - low))).join(",")})`;
+  }
+
+  function markerOf(side) {
+    const all = looks(side);
+    return {
+      color: all.map((look) => look.colour),
+      symbol: all.map((look) => look.shape),
+      size: all.map((look) => (look.isNoise ? 6 : 8)),
+      opacity: 0.9,
+      line: {
+        color: all.map((look) => (look.isNoise ? look.colour : "#fff")),
+        width: all.map((look) => (look.isNoise ? 1.2 : 0.6)),
+      },
+    };
+  }
+
+  /* The plot. */
+
+  function target(side) {
+    const { xy, unit, frames } = methodOf(side);
+    const { picture } = frames[side.frame];
+    const n = ruleOf(side).positions.length;
+    if (picture === null) return [[], []];
+    const axis = (first) => Array.from({ length: n }, (_, k) => unit * xy[2 * (picture * n + k) + first]);
+    return [axis(0), axis(1)];
+  }
+
+  function ranges(side) {
+    const boxes = (view.axes === "shared" ? sides : [side]).map((one) => methodOf(one).box);
+    return [0, 1].map((axis) => {
+      const low = Math.min(...boxes.map((box) => box[axis][0]));
+      const high = Math.max(...boxes.map((box) => box[axis][1]));
+      const room = 0.05 * Math.max(...boxes.flat().map(([a, b]) => b - a)) || 1;
+      return [low - room, high + room];
+    });
+  }
+
+  function draw(side) {
+    const [x, y] = ranges(side);
+    const axis = {
+      zeroline: false, gridcolor: "#ececf0", tickfont: { size: 10, color: "#77777d" }, nticks: 6, ticks: "",
+      showticklabels: view.method === "pca",
+    };
+    side.shown = target(side);
+    side.moving = null;
+    const points = {
+      type: "scatter", mode: "markers", hoverinfo: "none", x: side.shown[0], y: side.shown[1], marker: markerOf(side),
+      cliponaxis: false,
+    };
+    const ring = {
+      type: "scatter", mode: "markers", hoverinfo: "skip", x: [], y: [], cliponaxis: false,
+      marker: { symbol: "circle-open", size: 17, color: GOLD, line: { width: 3, color: GOLD } },
+    };
+    const layout = {
+      margin: view.method === "pca" ? { l: 38, r: 8, t: 8, b: 22 } : { l: 8, r: 8, t: 8, b: 8 },
+      xaxis: { ...axis, range: x },
+      yaxis: { ...axis, range: y, scaleanchor: "x", scaleratio: 1 },
+      dragmode: "zoom", hovermode: "closest", hoverdistance: 14, showlegend: false,
+      paper_bgcolor: "#fff", plot_bgcolor: "#fff",
+    };
+    return Plotly.react(side.plot, [points, ring], layout, { displayModeBar: false, responsive: true });
+  }
+
+  // Points go from where they are to where the layer has them, so that the eye can follow.
+  function move(side) {
+    const to = target(side);
+    const from = side.shown;
+    Plotly.restyle(side.plot, { marker: [markerOf(side)] }, [0]);
+    const token = {};
+    side.moving = token;
+    const place = (share) => {
+      side.shown = to.map((values, axis) => values.map((value, n) => value + (1 - share) * (from[axis][n] - value)));
+      Plotly.restyle(side.plot, { x: [side.shown[0]], y: [side.shown[1]] }, [0]);
+      drawMark(side);
+    };
+    if (still.matches || from[0].length !== to[0].length) {
+      from.splice(0, 2, ...to);
+      place(1);
+      return;
+    }
+    let start = null;
+    const tick = (now) => {
+      if (side.moving !== token) return;
+      start ??= now;
+      const share = Math.min((now - start) / MOVE_MS, 1);
+      place(share * (2 - share));
+      if (share < 1) requestAnimationFrame(tick);
+      else side.moving = null;
+    };
+    requestAnimationFrame(tick);
+  }
+
+  /* Words below, and marks on both. */
+
+  function write(side) {
+    const { text, kind } = side.run;
+    const special = index.looks.kinds.findIndex(([name]) => name === "special");
+    // Tokenizers that leave spaces to their tokens begin words with one; the others drop them.
+    const spaced = text.length > 1 && !text.some((token) => /^\s/u.test(token));
+    side.words = [];
+    side.active = 0;
+    side.text.replaceChildren();
+    text.forEach((token, position) => {
+      if (spaced && position && !token.startsWith("##")) side.text.append(" ");
+      const word = document.createElement("span");
+      word.textContent = token.trim() ? token : token.replace(/\n/g, "↵\n").replace(/^ +$/, "␣");
+      word.dataset.position = position;
+      if (kind[position] === special) word.classList.add("special");
+      side.words.push(word);
+      side.text.append(word);
+    });
+    side.text.scrollTop = 0;
+  }
+
+  function paint(side) {
+    const all = looks(side);
+    const { positions } = ruleOf(side);
+    const place = new Map(positions.map((position, n) => [position, n]));
+    side.words.forEach((word, position) => {
+      const look = all[place.get(position)];
+      word.classList.toggle("out", !look);
+      word.classList.toggle("noise", Boolean(look?.isNoise));
+      word.style.borderBottomColor = look ? look.colour : "transparent";
+      word.title = look ? "" : "not among the content tokens";
+    });
+  }
+
+  // The position that a mark has on a side, or null.
+  function positionOn(side, marked) {
+    if (!marked || !marked.side.run || !side.run) return null;
+    return marked.side === side ? marked.position : counterpart(marked.position, marked.side.run, side.run);
+  }
+
+  function drawMark(side) {
+    const position = positionOn(side, mark ?? held);
+    const n = position === null ? -1 : ruleOf(side).positions.indexOf(position);
+    const at = n < 0 || !side.shown[0].length ? null : side.shown.map((axis) => axis[n]);
+    Plotly.restyle(side.plot, { x: [at ? [at[0]] : []], y: [at ? [at[1]] : []] }, [1]);
+    side.tip.hidden = !at;
+    if (at) placeTip(side, position, at);
+  }
+
+  function placeTip(side, position, [x, y]) {
+    const { kind, text } = side.run;
+    const detail = document.createElement("small");
+    const said = [`position ${position}`, index.looks.kinds[kind[position]][0]];
+    const labels = labelsOf(side);
+    const n = ruleOf(side).positions.indexOf(position);
+    if (labels && labels[n] !== NO_LABEL) {
+      const size = labels.filter((label) => label === labels[n]).length;
+      said.push(labels[n] === NOISE ? "noise" : `in a cluster of ${size}`);
+    }
+    detail.textContent = said.filter((word) => word !== "other").join(" · ");
+    side.tip.replaceChildren(visible(text[position]), detail);
+    const { xaxis, yaxis } = side.plot._fullLayout;
+    const across = xaxis._offset + xaxis.c2p(x);
+    const down = yaxis._offset + yaxis.c2p(y);
+    const { width, height } = side.plot.getBoundingClientRect();
+    const box = side.tip.getBoundingClientRect();
+    const above = down - box.height - 14;
+    side.tip.style.left = `${Math.max(2, Math.min(across - box.width / 2, width - box.width - 2))}px`;
+    side.tip.style.top = `${above > 2 ? above : Math.min(down + 14, height - box.height - 2)}px`;
+  }
+
+  function setMark(marked) {
+    mark = marked;
+    showMarks(marked?.side);
+  }
+
+  function hold(marked) {
+    const same = held && held.side === marked?.side && held.position === marked?.position;
+    held = same ? null : marked;
+    showMarks(marked?.side);
+  }
+
+  function showMarks(from) {
+    for (const side of sides) {
+      if (!side.run) continue;
+      const marked = positionOn(side, mark ?? held);
+      const kept = positionOn(side, held);
+      side.words.forEach((word, position) => {
+        word.classList.toggle("marked", position === marked);
+        word.classList.toggle("held", position === kept);
+      });
+      if (marked !== null) reveal(side, side.words[marked], side === from);
+      drawMark(side);
+    }
+  }
+
+  // Scrolls the text alone, never the page.
+  function reveal(side, word) {
+    const box = side.text.getBoundingClientRect();
+    const found = word.getBoundingClientRect();
+    if (found.top < box.top || found.bottom > box.bottom) {
+      side.text.scrollTop += found.top - box.top - (box.height - found.height) / 2;
+    }
+  }
+
+  /* Curves. */
+
+  function svg(name, attributes, parent) {
+    const node = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    parent?.append(node);
+    return node;
+  }
+
+  const TALL = 46;
+  let curves = [];
+
+  function buildCurves() {
+    const holder = byId("curves");
+    holder.replaceChildren();
+    curves = [];
+    const wide = Math.max(160, (holder.clientWidth || 240) - 4);
+    const columns = getComputedStyle(holder).gridTemplateColumns;
+    const width = columns.includes("px") ? parseFloat(columns) - 4 : wide;
+    index.curves.forEach((curve, number) => {
+      const own = sides.map((side) => ruleOf(side).curves[number]);
+      const known = own.flatMap(({ values }) => values).filter((value) => value !== null);
+      curves.push(curveRow(holder, curve, own, known, width));
+    });
+  }
+
+  function curveRow(holder, curve, own, known, width) {
+    const row = document.createElement("div");
+    row.className = "curve";
+    const title = document.createElement("h2");
+    title.textContent = curve.title;
+    const now = document.createElement("div");
+    now.className = "now";
+    const numbers = sides.map((side) => {
+      const number = document.createElement("b");
+      number.className = side.name;
+      now.append(number);
+      return number;
+    });
+    row.append(title, now);
+    holder.append(row);
+    const [low, high] = curve.bounds.map((bound, end) => bound ?? (end ? Math.max : Math.min)(...known, ...(known.length ? [] : [0])));
+    const flat = low === high ? 1 : 0;
+    const top = 8, bottom = TALL - 6, start = 34, end = width - 8;
+    const across = ([, stage, depth]) => (stage === "final_norm" ? end : start + depth * (end - 14 - start));
+    const down = (value) => bottom - (bottom - top) * Math.min(1, Math.max(0, (value - low + flat / 2) / (high - low + flat)));
+    const chart = svg("svg", { width, height: TALL, "aria-hidden": "true" }, row);
+    svg("line", { class: "axis", x1: start, x2: end, y1: bottom, y2: bottom }, chart);
+    if (known.length) {
+      for (const [value, y] of flat ? [[low, down(low)]] : [[high, top], [low, bottom]]) {
+        svg("text", { x: start - 4, y: y + 3.5, "text-anchor": "end" }, chart).textContent = Number(value.toPrecision(2));
+      }
+    }
+    const depth = sides.map((side) => side.run.trained / side.run.blocks).find((share) => share < 1);
+    if (depth) svg("line", { class: "trained", x1: across([0, "block", depth]), x2: across([0, "block", depth]), y1: top, y2: bottom }, chart);
+    const line = svg("line", { class: "now", y1: top - 4, y2: bottom }, chart);
+    const dots = sides.map((side, k) => {
+      let path = "";
+      let pen = "M";
+      side.run.states.forEach((state, n) => {
+        const value = own[k].values[n];
+        if (isAfterNorm(state)) {
+          if (value !== null) svg("circle", { class: `${side.name} after`, cx: across(state), cy: down(value), r: 2.5 }, chart);
+        } else if (value === null) {
+          pen = "M";
+        } else {
+          path += `${pen}${across(state)},${down(value)}`;
+          pen = "L";
+        }
+      });
+      svg("path", { class: side.name, d: path }, chart);
+      return svg("circle", { class: side.name, r: 3.5 }, chart);
+    });
+    const isOfClusters = curve.table === "clusters";
+    const said = document.createElement("div");
+    said.className = "said";
+    if (own.some((one) => Object.keys(one.undefined).length) || (isOfClusters && sides.some((side) => Object.keys(ruleOf(side).labels?.alone ?? {}).length))) {
+      row.append(said);
+    }
+    return { own, numbers, dots, line, said, across, down, isOfClusters };
+  }
+
+  function moveCurves() {
+    for (const { own, numbers, dots, line, said, across, down, isOfClusters } of curves) {
+      const remarks = [];
+      sides.forEach((side, k) => {
+        const { state } = framesOf(side)[side.frame];
+        const value = own[k].values[state];
+        const isKnown = value !== null;
+        numbers[k].textContent = isKnown ? short(value) : "–";
+        dots[k].setAttribute("visibility", isKnown ? "visible" : "hidden");
+        if (isKnown) {
+          dots[k].setAttribute("cx", across(side.run.states[state]));
+          dots[k].setAttribute("cy", down(value));
+        }
+        const alone = isOfClusters ? ruleOf(side).labels?.alone ?? {} : {};
+        if (state in own[k].undefined) remarks.push(`${side.name}: ${own[k].undefined[state]}`);
+        else if (state in alone) remarks.push(`${side.name}: ${meanInnerProduct(alone[state])}`);
+      });
+      said.textContent = remarks.join("; ");
+      said.title = said.textContent;
+      const lead = leader();
+      const at = across(lead.run.states[framesOf(lead)[lead.frame].state]);
+      line.setAttribute("x1", at);
+      line.setAttribute("x2", at);
+    }
+  }
+
+  /* The whole. */
+
+  function showLegend() {
+    const legend = byId("legend");
+    legend.replaceChildren();
+    const entry = (look, said) => {
+      const holder = document.createElement("span");
+      if (look) holder.append(symbol(...look));
+      holder.append(said);
+      legend.append(holder);
+    };
+    if (view.colour === "kind") {
+      for (const [name, colour, shape] of index.looks.kinds) entry([colour, shape], name);
+    } else if (view.colour === "position") {
+      const holder = document.createElement("span");
+      const bar = document.createElement("i");
+      bar.style.background = `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map(along).join(",")})`;
+      holder.append("first position", bar, "last");
+      legend.append(holder);
+    } else {
+      for (const n of [0, 1, 2]) entry(index.looks.clusters[n], n === 2 ? "one look per cluster" : "");
+      entry([index.looks.noise, "x-thin"], "noise");
+    }
+  }
+
+  const PATHS = {
+    "circle": "M5,1A4,4 0 1 1 4.99,1Z", "square": "M1,1H9V9H1Z", "triangle-up": "M5,1L9,9H1Z",
+    "diamond": "M5,0L10,5L5,10L0,5Z", "x-thin": "M1,1L9,9M9,1L1,9",
+  };
+
+  function symbol(colour, shape) {
+    const picture = svg("svg", { width: 10, height: 10, "aria-hidden": "true" });
+    svg("path", { d: PATHS[shape], fill: colour, stroke: shape === "x-thin" ? colour : "none", "stroke-width": 1.2 }, picture);
+    return picture;
+  }
+
+  function showStep() {
+    const lead = leader();
+    lead.frame = view.step;
+    const state = stateOf(lead, view.step);
+    other(lead).frame = nearest(other(lead), state, isAfterNorm(state));
+    const slider = byId("layer");
+    slider.value = view.step;
+    const said = isAfterNorm(state) ? "after the final norm" : `depth ${state[2].toFixed(2)}`;
+    byId("where").textContent = isAfterNorm(state) ? said : `${state[0]} of ${lead.run.blocks}, ${said}`;
+    slider.setAttribute("aria-valuetext", `${words(lead)}, ${said}`);
+    for (const side of sides) {
+      const name = document.createElement("b");
+      name.textContent = words(side);
+      side.status.replaceChildren(name, ` · ${describe(side)}`);
+      const reason = framesOf(side)[side.frame].undefined;
+      side.reason.hidden = !reason;
+      side.reason.textContent = reason ? `No picture: ${reason}` : "";
+      side.plot.setAttribute("aria-label", `${side.name} picture: ${side.pick.model.value}, ${side.pick.weights.value}, ${side.pick.prompt.value}, ${words(side)}`);
+      paint(side);
+    }
+    moveCurves();
+  }
+
+  function go(step) {
+    const last = framesOf(leader()).length - 1;
+    const next = Math.min(Math.max(step, 0), last);
+    if (next !== view.step) {
+      view.step = next;
+      showStep();
+      sides.forEach(move);
+    }
+    if (view.playing && next === last) play(false);
+  }
+
+  function play(on) {
+    clearInterval(view.playing);
+    view.playing = null;
+    if (on && sides.every((side) => side.run)) {
+      if (view.step === framesOf(leader()).length - 1) go(0);
+      view.playing = setInterval(() => go(view.step + 1), STEP_MS);
+    }
+    byId("play").textContent = view.playing ? "Pause" : "Play";
+    byId("play").setAttribute("aria-pressed", String(Boolean(view.playing)));
+  }
+
+  // After another run, projection or token rule: the same depth as before, as near as there is one.
+  async function refresh(before) {
+    for (const key of ["method", "rule", "colour", "axes"]) {
+      view[key] = document.querySelector(`input[name=${key}]:checked`).value;
+    }
+    const lead = leader();
+    view.step = before ? nearest(lead, before, isAfterNorm(before)) : 0;
+    byId("layer").max = framesOf(lead).length - 1;
+    showLegend();
+    buildCurves();
+    showStep();
+    await Promise.all(sides.map(draw));
+    sides.filter((side) => !side.listens).forEach(listenToPlot);
+    showMarks();
+  }
+
+  const whereNow = () => (sides.every((side) => side.run) ? stateOf(leader(), view.step) : null);
+
+  async function choose(side) {
+    play(false);
+    const name = ["model", "weights", "prompt"].map((key) => side.pick[key].value).join("/");
+    side.wanted = name;
+    const before = whereNow();
+    try {
+      const run = await load(name);
+      // Another choice may have come meanwhile.
+      if (side.wanted !== name) return;
+      side.run = run;
+      if (held?.side === side) held = null;
+      mark = null;
+      write(side);
+      if (sides.every((one) => one.run)) await refresh(before);
+    } catch (error) {
+      side.reason.hidden = false;
+      side.reason.textContent = error.message;
+    }
+  }
+
+  /* Pointer and keyboard. */
+
+  function listenToPlot(side) {
+    side.listens = true;
+    side.plot.on("plotly_hover", ({ points: [point] }) => {
+      if (point.curveNumber === 0) setMark({ side, position: ruleOf(side).positions[point.pointIndex] });
+    });
+    side.plot.on("plotly_unhover", () => setMark(null));
+    side.plot.on("plotly_click", ({ points: [point] }) => {
+      if (point.curveNumber === 0) hold({ side, position: ruleOf(side).positions[point.pointIndex] });
+    });
+    // One zoom for both while they share their axes.
+    side.plot.on("plotly_relayout", (change) => {
+      drawMark(side);
+      const keys = ["xaxis.range[0]", "xaxis.range[1]", "yaxis.range[0]", "yaxis.range[1]"];
+      const isZoom = keys.every((key) => key in change);
+      if (view.axes !== "shared" || side.following || !(isZoom || change["xaxis.autorange"])) return;
+      const twin = other(side);
+      twin.following = true;
+      Plotly.relayout(twin.plot, change).then(() => { twin.following = false; });
+    });
+  }
+
+  function listenToText(side) {
+    const positionOf = (event) => {
+      const word = event.target.closest("span[data-position]");
+      return word ? { side, position: Number(word.dataset.position) } : null;
+    };
+    side.text.addEventListener("mouseover", (event) => setMark(positionOf(event)));
+    side.text.addEventListener("mouseleave", () => setMark(null));
+    side.text.addEventListener("click", (event) => {
+      const marked = positionOf(event);
+      if (marked) {
+        side.active = marked.position;
+        hold(marked);
+      }
+    });
+    side.text.addEventListener("focus", () => {
+      if (side.text.matches(":focus-visible") && side.run) setMark({ side, position: side.active });
+    });
+    side.text.addEventListener("blur", () => setMark(null));
+    side.text.addEventListener("keydown", (event) => {
+      const to = { ArrowLeft: side.active - 1, ArrowRight: side.active + 1, Home: 0, End: side.words.length - 1 }[event.key];
+      if (to !== undefined) {
+        side.active = Math.min(Math.max(to, 0), side.words.length - 1);
+        setMark({ side, position: side.active });
+      } else if (event.key === "Enter") {
+        hold({ side, position: side.active });
+      } else {
+        return;
+      }
+      event.preventDefault();
+      event.stopPropagation();
+    });
+  }
+
+  function press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !sides.every((side) => side.run)) return;
+    if (event.key === "Escape") {
+      held = null;
+      setMark(null);
+    }
+    // Lists and groups of choices have arrows and space of their own; so have buttons and links.
+    if (event.target.closest("select, input[type=radio]")) return;
+    if (event.key === " ") {
+      if (event.target.closest("button, a")) return;
+      play(!view.playing);
+    } else {
+      const last = framesOf(leader()).length - 1;
+      const to = {
+        ArrowLeft: view.step - 1, ArrowDown: view.step - 1, ArrowRight: view.step + 1, ArrowUp: view.step + 1,
+        Home: 0, End: last,
+      }[event.key];
+      const isVertical = ["ArrowUp", "ArrowDown"].includes(event.key);
+      if (to === undefined || (isVertical && event.target !== byId("layer"))) return;
+      play(false);
+      go(to);
+    }
+    event.preventDefault();
+  }
+
+  async function start() {
+    const { sides: colours } = index.looks;
+    sides.forEach((side, k) => document.documentElement.style.setProperty(`--${side.name}`, colours[k]));
+    sides.forEach((side, k) => {
+      for (const [key, names] of [["model", index.models], ["weights", index.weights], ["prompt", index.prompts]]) {
+        side.pick[key].replaceChildren(...names.map((name) => new Option(name, name)));
+        side.pick[key].addEventListener("change", () => choose(side));
+      }
+      side.pick.weights.selectedIndex = Math.min(k, index.weights.length - 1);
+    });
+    document.querySelectorAll("input[type=radio]").forEach((input) => {
+      input.addEventListener("change", () => {
+        play(false);
+        refresh(whereNow());
+      });
+    });
+    byId("play").addEventListener("click", () => play(!view.playing));
+    byId("layer").addEventListener("input", (event) => {
+      play(false);
+      go(Number(event.target.value));
+    });
+    document.addEventListener("keydown", press);
+    sides.forEach(listenToText);
+    await Promise.all(sides.map(choose));
+    new ResizeObserver(() => {
+      if (sides.every((side) => side.run)) {
+        buildCurves();
+        moveCurves();
+      }
+    }).observe(byId("curves"));
+    document.documentElement.dataset.ready = "true";
+  }
+
+  return { add, start };
+})();
+
+explorer.start();
