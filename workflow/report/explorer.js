@@ -150,7 +150,7 @@ const explorer = (() => {
         if (frame.state in alone) said.push(meanInnerProduct(alone[frame.state]));
       }
     }
-    if (frame.variance !== null) said.push(`the plane holds ${percent(frame.variance)} of the variance`);
+    if (frame.variance !== null) said.push(`${percent(frame.variance)} of the variance`);
     if (frame.neighbourhood !== null) {
       const size = short(frame.neighbourhood);
       said.push(view.method === "tsne" ? `perplexity ${size}` : `${size} neighbours`);
@@ -396,7 +396,7 @@ const explorer = (() => {
     return node;
   }
 
-  const TALL = 46;
+  const TALL = 40;
   let curves = [];
 
   function buildCurves() {
@@ -417,16 +417,15 @@ const explorer = (() => {
     const row = document.createElement("div");
     row.className = "curve";
     const title = document.createElement("h2");
-    title.textContent = curve.title;
-    const now = document.createElement("div");
-    now.className = "now";
+    const now = document.createElement("span");
     const numbers = sides.map((side) => {
       const number = document.createElement("b");
       number.className = side.name;
       now.append(number);
       return number;
     });
-    row.append(title, now);
+    title.append(now, curve.title);
+    row.append(title);
     holder.append(row);
     const [low, high] = curve.bounds.map((bound, end) => bound ?? (end ? Math.max : Math.min)(...known, ...(known.length ? [] : [0])));
     const flat = low === high ? 1 : 0;

@@ -9,8 +9,8 @@ with job(snakemake):
         tables=snakemake.input.tables,
         states=snakemake.input.states,
         template=snakemake.input.template,
-        script=snakemake.input.code,
-        stylesheet=snakemake.input.style,
+        javascript=snakemake.input.javascript,
+        stylesheet=snakemake.input.stylesheet,
         page=snakemake.output.page,
         folder=snakemake.output.folder,
     )

@@ -39,7 +39,7 @@ PLACE = ["layer", "stage", "depth"]
 TOKEN_FLAGS = ("is_first", "is_special", "is_punctuation")
 
 
-def write_explorer(tables, states, template, script, stylesheet, page, folder):
+def write_explorer(tables, states, template, javascript, stylesheet, page, folder):
     """Write the page and the folder of its runs.
 
     Parameters
@@ -48,7 +48,7 @@ def write_explorer(tables, states, template, script, stylesheet, page, folder):
         Results tables: `runs`, `projections` and any of `explorer_curves.TABLES`.
     states : list of path
         A states file of each model and prompt: their tokens are those of all weights.
-    template, script, stylesheet : path
+    template, javascript, stylesheet : path
         A Jinja template, and what it embeds.
     page : path
         The page.
@@ -93,7 +93,7 @@ def write_explorer(tables, states, template, script, stylesheet, page, folder):
         methods={method: words for method, words in style.METHODS.items() if method in methods},
         has_labels=LABELS in readers,
         plotly=(files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8"),
-        script=Path(script).read_text(encoding="utf-8"),
+        javascript=Path(javascript).read_text(encoding="utf-8"),
         stylesheet=Path(stylesheet).read_text(encoding="utf-8"),
     )
     write_text(page, rendered)
