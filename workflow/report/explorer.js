@@ -18,6 +18,8 @@ const explorer = (() => {
   // What is marked: a token of one side; `held` stays when the pointer leaves.
   let mark = null;
   let held = null;
+  // Who clicked goes on with the layer: the keys are left to a control only where it was reached by them.
+  let byPointer = false;
 
   const loaded = new Map();
   const waiting = new Map();
@@ -645,13 +647,13 @@ const explorer = (() => {
     side.text.addEventListener("mouseleave", () => setMark(null));
     side.text.addEventListener("click", (event) => {
       const marked = positionOf(event);
-      if (marked) {
-        side.active = marked.position;
-        hold(marked);
-      }
+      if (!marked) return;
+      side.active = marked.position;
+      side.text.blur();
+      hold(marked);
     });
     side.text.addEventListener("focus", () => {
-      if (side.text.matches(":focus-visible") && side.run) setMark({ side, position: side.active });
+      if (!byPointer && side.run) setMark({ side, position: side.active });
     });
     side.text.addEventListener("blur", () => setMark(null));
     side.text.addEventListener("keydown", (event) => {
@@ -675,8 +677,8 @@ const explorer = (() => {
       held = null;
       setMark(null);
     }
-    // Lists and groups of choices have arrows and space of their own; so have buttons and links.
-    if (event.target.closest("select, input[type=radio]")) return;
+    // Lists and choices have arrows of their own, lists more keys; buttons and links have space.
+    if (event.target.closest("select") || (event.key.startsWith("Arrow") && event.target.closest("input[type=radio]"))) return;
     if (event.key === " ") {
       if (event.target.closest("button, a")) return;
       play(!view.playing);
@@ -700,12 +702,16 @@ const explorer = (() => {
     sides.forEach((side, k) => {
       for (const [key, names] of [["model", index.models], ["weights", index.weights], ["prompt", index.prompts]]) {
         side.pick[key].replaceChildren(...names.map((name) => new Option(name, name)));
-        side.pick[key].addEventListener("change", () => choose(side));
+        side.pick[key].addEventListener("change", (event) => {
+          if (byPointer) event.target.blur();
+          choose(side);
+        });
       }
       side.pick.weights.selectedIndex = Math.min(k, index.weights.length - 1);
     });
     document.querySelectorAll("input[type=radio]").forEach((input) => {
       input.addEventListener("change", () => {
+        if (byPointer) input.blur();
         play(false);
         refresh(whereNow());
       });
@@ -715,6 +721,8 @@ const explorer = (() => {
       play(false);
       go(Number(event.target.value));
     });
+    document.addEventListener("pointerdown", () => { byPointer = true; }, true);
+    document.addEventListener("keydown", () => { byPointer = false; }, true);
     document.addEventListener("keydown", press);
     sides.forEach(listenToText);
     await Promise.all(sides.map(choose));
