@@ -5,7 +5,7 @@ import re
 import explorer_results as results
 import pytest
 
-SHOWN = "(side) => { const t = document.querySelector(`#${side} .plot`).data; return [t[0].x, t[0].y, t[1].x, t[1].y] }"
+POINTS = "(side) => { const [t] = document.querySelector(`#${side} .plot`).data; return [t.x, t.y]; }"
 RANGE = """(side) => {
     const { xaxis, yaxis } = document.querySelector(`#${side} .plot`)._fullLayout;
     return [xaxis.range, yaxis.range];
@@ -18,11 +18,16 @@ PLACE = """([side, n]) => {
 
 
 def points(page, side="left"):
-    return page.evaluate(SHOWN, side)[:2]
+    return page.evaluate(POINTS, side)
 
 
-def ring(page, side):
-    return page.evaluate(SHOWN, side)[2:]
+def ringed(page, side, n):
+    """Whether the ring is on the n-th point; with None, whether there is none."""
+    ring = page.locator(f"#{side} .ring")
+    if n is None or not ring.is_visible():
+        return n is None and not ring.is_visible()
+    box, place = ring.bounding_box(), page.evaluate(PLACE, [side, n])
+    return place == pytest.approx([box["x"] + box["width"] / 2, box["y"] + box["height"] / 2], abs=1)
 
 
 def choose(page, side, **names):
@@ -97,23 +102,22 @@ def test_axes_are_equal_in_scale_and_shared_unless_each_side_has_its_own(explore
 
 
 def test_points_pass_between_their_places(chromium, pages):
-    context = chromium.new_context()
+    context = chromium.new_context(reduced_motion="no-preference")
     page = context.new_page()
     page.goto(pages.embedded.as_uri())
     page.wait_for_selector("html[data-ready]")
     choose(page, "left", model="pre")
-    start = points(page)
-    page.evaluate("""() => {
-        window.seen = [];
-        document.querySelector('#left .plot').on('plotly_restyle', () => {
-            window.seen.push(document.querySelector('#left .plot').data[0].y[2]);
-        });
-    }""")
     page.focus("#play")
+    page.evaluate("""() => {
+        window.seen = new Set();
+        const look = () => {
+            window.seen.add(document.querySelectorAll('#left .plot .scatterlayer .point')[2].getAttribute('transform'));
+            requestAnimationFrame(look);
+        };
+        look();
+    }""")
     page.keyboard.press("End")
-    page.wait_for_timeout(1000)
-    seen = page.evaluate("window.seen")
-    assert min(start[1][2], seen[-1]) < seen[len(seen) // 2] < max(start[1][2], seen[-1]) and len(set(seen)) > 2
+    page.wait_for_function("window.seen.size > 3")
     context.close()
 
 
@@ -128,11 +132,10 @@ def test_a_point_shows_its_token_and_marks_its_word_on_both_sides(explore):
     assert "position 4" in page.inner_text("#left .tip")
     for side in ("left", "right"):
         assert marked(page, side) == [" fox"]
-        x, y = points(page, side)
-        assert ring(page, side) == [[x[3]], [y[3]]]
+        assert ringed(page, side, 3)
     page.mouse.move(5, 5)
     page.wait_for_selector("#left .tip", state="hidden")
-    assert marked(page, "right") == [] and ring(page, "right") == [[], []]
+    assert marked(page, "right") == [] and ringed(page, "right", None)
 
 
 def test_a_word_marks_its_point_on_both_sides(explore):
@@ -141,8 +144,7 @@ def test_a_word_marks_its_point_on_both_sides(explore):
     choose(page, "right", model="pre", prompt="plain")
     page.hover("#right .words [data-position='2']")
     for side in ("left", "right"):
-        x, y = points(page, side)
-        assert ring(page, side) == [[x[1]], [y[1]]]
+        assert ringed(page, side, 1)
         assert page.inner_text(f"#{side} .tip").startswith("“ and”")
 
 
@@ -151,10 +153,9 @@ def test_a_token_that_is_held_stays_marked_through_the_layers(explore):
     page.click("#left .words [data-position='4']")
     page.mouse.move(5, 5)
     page.keyboard.press("ArrowRight")
-    x, y = points(page)
-    assert ring(page, "left") == [[x[3]], [y[3]]]
+    assert ringed(page, "left", 3)
     page.keyboard.press("Escape")
-    assert ring(page, "left") == [[], []]
+    assert ringed(page, "left", None)
 
 
 def test_two_runs_of_other_depths_stand_at_the_same_depth(explore):

@@ -8,7 +8,6 @@ const explorer = (() => {
   const MOVE_MS = 280;
   const NO_LABEL = -2;
   const NOISE = -1;
-  const GOLD = "#ffb000";
   const SVG = "http://www.w3.org/2000/svg";
 
   const byId = (id) => document.getElementById(id);
@@ -28,8 +27,8 @@ const explorer = (() => {
     const root = byId(name);
     const find = (selector) => root.querySelector(selector);
     return {
-      name, root, run: null, frame: 0, shown: [], words: [], active: 0,
-      plot: find(".plot"), status: find(".status"), reason: find(".reason"), tip: find(".tip"), text: find(".words"),
+      name, run: null, frame: 0, shown: [], words: [], active: 0,
+      plot: find(".plot"), ring: find(".ring"), status: find(".status"), reason: find(".reason"), tip: find(".tip"), text: find(".words"),
       pick: Object.fromEntries(["model", "weights", "prompt"].map((key) => [key, find(`[data-key=${key}]`)])),
     };
   });
@@ -237,12 +236,8 @@ const explorer = (() => {
     side.shown = target(side);
     side.moving = null;
     const points = {
-      type: "scatter", mode: "markers", hoverinfo: "none", x: side.shown[0], y: side.shown[1], marker: markerOf(side),
-      cliponaxis: false,
-    };
-    const ring = {
-      type: "scatter", mode: "markers", hoverinfo: "skip", x: [], y: [], cliponaxis: false,
-      marker: { symbol: "circle-open", size: 17, color: GOLD, line: { width: 3, color: GOLD } },
+      type: "scatter", mode: "markers", hoverinfo: "none", x: side.shown[0], y: side.shown[1],
+      marker: markerOf(side), cliponaxis: false,
     };
     const layout = {
       margin: view.method === "pca" ? { l: 38, r: 8, t: 8, b: 22 } : { l: 8, r: 8, t: 8, b: 8 },
@@ -251,36 +246,45 @@ const explorer = (() => {
       dragmode: "zoom", hovermode: "closest", hoverdistance: 14, showlegend: false,
       paper_bgcolor: "#fff", plot_bgcolor: "#fff",
     };
-    return Plotly.react(side.plot, [points, ring], layout, { displayModeBar: false, responsive: true });
+    return Plotly.react(side.plot, [points], layout, { displayModeBar: false, responsive: true });
   }
 
-  // Points go from where they are to where the layer has them, so that the eye can follow.
+  // Where the axes of the plot put a place, in pixels of its area.
+  const axesOf = (side) => [side.plot._fullLayout.xaxis, side.plot._fullLayout.yaxis];
+
+  // Points go from where they are seen to where the layer has them, so that the eye can follow. plotly draws them once, at
+  // the end of their way; on it they are shifted, since drawing them takes too long for every frame.
   function move(side) {
-    const to = target(side);
     const from = side.shown;
-    Plotly.restyle(side.plot, { marker: [markerOf(side)] }, [0]);
-    const token = {};
-    side.moving = token;
-    const place = (share) => {
+    const to = target(side);
+    side.moving = null;
+    Plotly.restyle(side.plot, { x: [to[0]], y: [to[1]], marker: [markerOf(side)] }, [0]);
+    const nodes = side.plot.querySelectorAll(".scatterlayer .point");
+    const show = (share) => {
       side.shown = to.map((values, axis) => values.map((value, n) => value + (1 - share) * (from[axis][n] - value)));
-      Plotly.restyle(side.plot, { x: [side.shown[0]], y: [side.shown[1]] }, [0]);
-      drawMark(side);
     };
-    if (still.matches || from[0].length !== to[0].length) {
-      from.splice(0, 2, ...to);
-      place(1);
+    if (still.matches || from[0].length !== to[0].length || nodes.length !== to[0].length) {
+      side.shown = to;
+      drawMark(side);
       return;
     }
+    const own = {};
+    side.moving = own;
     let start = null;
     const tick = (now) => {
-      if (side.moving !== token) return;
+      if (side.moving !== own) return;
       start ??= now;
       const share = Math.min((now - start) / MOVE_MS, 1);
-      place(share * (2 - share));
+      show(share * (2 - share));
+      const [xaxis, yaxis] = axesOf(side);
+      nodes.forEach((node, n) => {
+        node.setAttribute("transform", `translate(${xaxis.c2p(side.shown[0][n])},${yaxis.c2p(side.shown[1][n])})`);
+      });
+      drawMark(side);
       if (share < 1) requestAnimationFrame(tick);
       else side.moving = null;
     };
-    requestAnimationFrame(tick);
+    tick(performance.now());
   }
 
   /* Words below, and marks on both. */
@@ -327,13 +331,20 @@ const explorer = (() => {
   function drawMark(side) {
     const position = positionOn(side, mark ?? held);
     const n = position === null ? -1 : ruleOf(side).positions.indexOf(position);
-    const at = n < 0 || !side.shown[0].length ? null : side.shown.map((axis) => axis[n]);
-    Plotly.restyle(side.plot, { x: [at ? [at[0]] : []], y: [at ? [at[1]] : []] }, [1]);
-    side.tip.hidden = !at;
-    if (at) placeTip(side, position, at);
+    const axes = axesOf(side);
+    const at = n < 0 || !side.shown[0].length ? null : axes.map((axis, k) => axis.c2p(side.shown[k][n]));
+    // Zoomed, a token may be elsewhere.
+    const isSeen = at !== null && at.every((pixel, k) => pixel >= 0 && pixel <= axes[k]._length);
+    side.ring.hidden = side.tip.hidden = !isSeen;
+    if (!isSeen) return;
+    const [across, down] = at.map((pixel, k) => axes[k]._offset + pixel);
+    side.ring.style.left = `${across}px`;
+    side.ring.style.top = `${down}px`;
+    writeTip(side, position);
+    placeTip(side, across, down);
   }
 
-  function placeTip(side, position, [x, y]) {
+  function writeTip(side, position) {
     const { kind, text } = side.run;
     const detail = document.createElement("small");
     const said = [`position ${position}`, index.looks.kinds[kind[position]][0]];
@@ -345,9 +356,9 @@ const explorer = (() => {
     }
     detail.textContent = said.filter((word) => word !== "other").join(" · ");
     side.tip.replaceChildren(visible(text[position]), detail);
-    const { xaxis, yaxis } = side.plot._fullLayout;
-    const across = xaxis._offset + xaxis.c2p(x);
-    const down = yaxis._offset + yaxis.c2p(y);
+  }
+
+  function placeTip(side, across, down) {
     const { width, height } = side.plot.getBoundingClientRect();
     const box = side.tip.getBoundingClientRect();
     const above = down - box.height - 14;
@@ -620,11 +631,11 @@ const explorer = (() => {
   function listenToPlot(side) {
     side.listens = true;
     side.plot.on("plotly_hover", ({ points: [point] }) => {
-      if (point.curveNumber === 0) setMark({ side, position: ruleOf(side).positions[point.pointIndex] });
+      setMark({ side, position: ruleOf(side).positions[point.pointIndex] });
     });
     side.plot.on("plotly_unhover", () => setMark(null));
     side.plot.on("plotly_click", ({ points: [point] }) => {
-      if (point.curveNumber === 0) hold({ side, position: ruleOf(side).positions[point.pointIndex] });
+      hold({ side, position: ruleOf(side).positions[point.pointIndex] });
     });
     // One zoom for both while they share their axes.
     side.plot.on("plotly_relayout", (change) => {
