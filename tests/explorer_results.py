@@ -36,7 +36,9 @@ HOSTILE = [
     ".",
 ]
 PLAIN = ["A", " dog", " and", " a", " fox", " are", " in", " the", " house", "."]
-TEXTS = {"hostile": HOSTILE, "plain": PLAIN}
+# The same text to another tokenizer.
+PIECES = ["[CLS]", "a", "do", "##g", "and", "a", "fox", "are", "in", "the", "house", "."]
+PROMPTS = ("hostile", "plain")
 PUNCTUATION = {".", "-->"}
 NO_PICTURE = "all tokens point the same way"
 TABLES = ["runs", "projections", "clusters", "cluster_labels", "inner_products", "energy"]
@@ -47,10 +49,10 @@ def make(root, names=TABLES):
     rows = {name: [] for name in TABLES}
     states = []
     for model in BLOCKS:
-        for prompt, tokens in TEXTS.items():
-            states.append(_write_states(root / f"states/{model}/{prompt}.parquet", model, prompt, tokens))
+        for prompt in PROMPTS:
+            states.append(_write_states(root / f"states/{model}/{prompt}.parquet", model, prompt))
     # As results are gathered: each method and each beta over all runs.
-    runs = [(m, w, p) for m in BLOCKS for w in WEIGHTS for p in TEXTS]
+    runs = [(m, w, p) for m in BLOCKS for w in WEIGHTS for p in PROMPTS]
     for method in ("pca", "tsne"):
         for run in runs:
             rows["projections"] += _projections(*run, method)
@@ -64,7 +66,7 @@ def make(root, names=TABLES):
             found = {"n_clusters": 0, "noise_fraction": 1.0} if is_noise else {"n_clusters": 2, "noise_fraction": 0.25}
             rows["clusters"].append(_row("clusters", place | found | {"mean_inner_product": 0.987}))
             rows["inner_products"].append(_row("inner_products", place | {"mean_inner_product": place["depth"]}))
-            for position in _positions(prompt, place["tokens"]):
+            for position in _positions(place):
                 # The numbers of the two clusters change places from layer to layer.
                 label = -1 if is_noise or position % 4 == 3 else (position + place["layer"]) % 2
                 extra = {"position": position, "label": label, "probability": 1.0, "undefined": None}
@@ -81,6 +83,10 @@ def write(root, names=TABLES):
     return root / "report/explorer.html"
 
 
+def tokens_of(model, prompt):
+    return HOSTILE if prompt == "hostile" else PIECES if model == "pre" else PLAIN
+
+
 def place_of(model, weights, prompt, layer, n, method="pca"):
     """Where tokens are: an ellipse for each run, at a turn and on a side that differ from layer to layer."""
     angle = 2 * np.pi * np.arange(n) / n
@@ -90,7 +96,8 @@ def place_of(model, weights, prompt, layer, n, method="pca"):
     return shape @ (R if layer % 2 else R * [1, -1])
 
 
-def _write_states(path, model, prompt, tokens):
+def _write_states(path, model, prompt):
+    tokens = tokens_of(model, prompt)
     n = len(tokens)
     first = np.arange(n) == 0
     columns = {
@@ -121,13 +128,13 @@ def _places(model, weights, prompt):
             yield run | {"tokens": rule, "layer": layer, "stage": stage, "depth": layer / BLOCKS[model]}
 
 
-def _positions(prompt, rule):
-    return range(rule == "content", len(TEXTS[prompt]))
+def _positions(place):
+    return range(place["tokens"] == "content", len(tokens_of(place["model"], place["prompt"])))
 
 
 def _projections(model, weights, prompt, method):
     for place in _places(model, weights, prompt):
-        layer, positions = place["layer"], _positions(prompt, place["tokens"])
+        layer, positions = place["layer"], _positions(place)
         if method == "tsne" and (layer not in (0, 2, BLOCKS[model]) or place["stage"] == "final_norm"):
             continue
         is_undefined = (model, weights[0], layer, method) == ("post", "trained", 2, "pca")
@@ -146,7 +153,7 @@ def _projections(model, weights, prompt, method):
 
 def _run(model, weights, prompt):
     slug, scheme, seed = weights
-    n = len(TEXTS[prompt])
+    n = len(tokens_of(model, prompt))
     facts = {"model": model, "weights": slug, "scheme": scheme, "seed": seed, "prompt": prompt, "n_tokens": n}
     facts |= {"n_tokens_untruncated": n, "token_limit": n, "n_content_tokens": n - 1, "n_blocks": BLOCKS[model]}
     facts |= {"trained_depth": BLOCKS[model], "n_states": len(_states(model)), "dimension": 2, "is_causal": True}

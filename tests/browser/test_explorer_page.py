@@ -63,7 +63,7 @@ def test_it_opens_from_a_disk_and_shows_two_runs(explore, pages, form):
 def test_a_run_is_loaded_when_it_is_chosen(explore, pages):
     page = explore(pages.split)
     choose(page, "right", model="pre", prompt="plain")
-    page.wait_for_function("document.querySelectorAll('#right .words [data-position]').length === 10")
+    page.locator("#right .words [data-position='11']").wait_for()
     assert page.seen.requests[-1].endswith("explorer/pre/norm-matched-s0/plain.js")
 
 
@@ -109,15 +109,16 @@ def test_points_pass_between_their_places(chromium, pages):
     choose(page, "left", model="pre")
     page.focus("#play")
     page.evaluate("""() => {
-        window.seen = new Set();
+        const seen = new Set();
         const look = () => {
-            window.seen.add(document.querySelectorAll('#left .plot .scatterlayer .point')[2].getAttribute('transform'));
-            requestAnimationFrame(look);
+            seen.add(document.querySelectorAll('#left .plot .scatterlayer .point')[2].getAttribute('transform'));
+            if (seen.size > 3) document.body.id = 'moved';
+            else requestAnimationFrame(look);
         };
         look();
     }""")
     page.keyboard.press("End")
-    page.wait_for_function("window.seen.size > 3")
+    page.wait_for_selector("#moved")
     context.close()
 
 
@@ -141,11 +142,25 @@ def test_a_point_shows_its_token_and_marks_its_word_on_both_sides(explore):
 def test_a_word_marks_its_point_on_both_sides(explore):
     page = explore()
     choose(page, "left", prompt="plain")
-    choose(page, "right", model="pre", prompt="plain")
+    choose(page, "right", prompt="plain")
     page.hover("#right .words [data-position='2']")
     for side in ("left", "right"):
         assert ringed(page, side, 1)
         assert page.inner_text(f"#{side} .tip").startswith("“ and”")
+
+
+def test_another_tokenizer_s_words_are_marked_where_they_share_letters(explore):
+    page = explore()
+    choose(page, "left", prompt="plain")
+    choose(page, "right", model="pre", prompt="plain")
+    for position, (word, piece) in {1: (" dog", "do"), 4: (" fox", "fox")}.items():
+        page.hover(f"#left .words [data-position='{position}']")
+        assert (marked(page, "left"), marked(page, "right")) == ([word], [piece])
+    page.hover("#right .words [data-position='3']")
+    assert (marked(page, "left"), marked(page, "right")) == ([" dog"], ["##g"])
+    # What the other tokenizer added is nowhere on this side.
+    page.hover("#right .words [data-position='0']")
+    assert (marked(page, "left"), marked(page, "right")) == ([], ["[CLS]"])
 
 
 def test_a_token_that_is_held_stays_marked_through_the_layers(explore):
@@ -185,7 +200,7 @@ def test_curves_show_the_value_of_the_layer(explore):
     row = page.locator(".curve", has_text="Mean inner product").first
     before = row.locator("circle.left:not(.after)").get_attribute("cx")
     page.fill("#layer", "1")
-    assert row.locator("b.left").inner_text() == "0.25"
+    assert row.locator("b.left").inner_text() == "0.250"
     assert row.locator("circle.left:not(.after)").get_attribute("cx") != before
 
 

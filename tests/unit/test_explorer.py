@@ -123,7 +123,7 @@ def test_tokens_are_those_of_the_states_file_with_their_kinds(made, readers):
     assert data["text"] == results.HOSTILE
     kinds = [list(style.KINDS)[kind] for kind in data["kind"]]
     assert (kinds[0], kinds[1], kinds[-1]) == ("special", "other", "punctuation")
-    data, _ = data_of(made, readers, RANDOM)
+    data, _ = data_of(made, readers, ("post", "trained", "plain"))
     assert list(style.KINDS)[data["kind"][0]] == "first position"
     assert data["rules"]["content"]["positions"] == list(range(1, len(results.PLAIN)))
 

@@ -80,7 +80,9 @@ const explorer = (() => {
     const special = index.looks.kinds.findIndex(([name]) => name === "special");
     let all = "";
     const ends = text.map((token, n) => {
-      all += kind[n] === special ? "" : token.replace(/^##/, "").replace(/\s/gu, "").toLowerCase();
+      // Some tokenizers drop capitals and accents.
+      const plain = token.replace(/^##/, "").normalize("NFD").replace(/[\s\p{M}]/gu, "").toLowerCase();
+      all += kind[n] === special ? "" : plain;
       return all.length;
     });
     return { all, ends };
@@ -125,7 +127,7 @@ const explorer = (() => {
 
   /* Numbers in words. */
 
-  const short = (value) => (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(3))));
+  const short = (value) => (Number.isInteger(value) || Math.abs(value) >= 1000 ? String(Math.round(value)) : value.toPrecision(3));
   const percent = (share) => `${Math.round(100 * share)} %`;
   const visible = (token) => `“${token.replace(/\n/g, "↵").replace(/\t/g, "→")}”`;
 
