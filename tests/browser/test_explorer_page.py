@@ -74,6 +74,12 @@ def test_a_run_whose_file_is_not_there_is_named(explore, pages, tmp_path):
     choose(page, "left", model="gone")
     reason = page.locator("#left .reason")
     reason.filter(has_text="gone/trained/hostile.js cannot be read: keep the folder explorer").wait_for()
+    assert status(page) == "" and page.locator("#left .words [data-position]").count() == 0
+    page.keyboard.press("ArrowRight")
+    pick(page, "rule", "all")
+    choose(page, "left", model="pre")
+    reason.wait_for(state="hidden")
+    assert status(page).startswith("Embedding, layer 0 of 6")
 
 
 def test_a_layer_moves_the_points_and_not_the_axes(explore):
@@ -99,6 +105,29 @@ def test_axes_are_equal_in_scale_and_shared_unless_each_side_has_its_own(explore
         (x0, x1), (y0, y1) = ranges[0]
         assert lengths[0] / (x1 - x0) == pytest.approx(lengths[1] / (y1 - y0), rel=1e-3)
         pick(page, "axes", "own")
+
+
+def test_a_zoom_is_on_both_sides_stays_through_layers_and_goes_back(explore):
+    page = explore()
+    whole = page.evaluate(RANGE, "left")
+    box = page.locator("#left .frame").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 60, y + 60, steps=4)
+    page.mouse.up()
+    page.wait_for_timeout(300)
+    near = page.evaluate(RANGE, "left")
+    assert near[0][1] - near[0][0] < 0.5 * (whole[0][1] - whole[0][0])
+    page.keyboard.press("ArrowRight")
+    for side in ("left", "right"):
+        for axis, expected in zip(page.evaluate(RANGE, side), near):
+            assert axis == pytest.approx(expected, rel=1e-6)
+    page.mouse.dblclick(x, y)
+    page.wait_for_timeout(600)
+    for side in ("left", "right"):
+        for axis, expected in zip(page.evaluate(RANGE, side), whole):
+            assert axis == pytest.approx(expected, rel=1e-6)
 
 
 def test_points_pass_between_their_places(chromium, pages):

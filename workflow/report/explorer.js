@@ -33,6 +33,7 @@ const explorer = (() => {
     };
   });
   const [left, right] = sides;
+  const isReady = () => sides.every((side) => side.run);
   const other = (side) => (side === left ? right : left);
 
   /* Runs: in the page, or in a file of their own that is loaded as a script. */
@@ -582,7 +583,7 @@ const explorer = (() => {
   function play(on) {
     clearInterval(view.playing);
     view.playing = null;
-    if (on && sides.every((side) => side.run)) {
+    if (on && isReady()) {
       if (view.step === framesOf(leader()).length - 1) go(0);
       view.playing = setInterval(() => go(view.step + 1), STEP_MS);
     }
@@ -606,7 +607,7 @@ const explorer = (() => {
     showMarks();
   }
 
-  const whereNow = () => (sides.every((side) => side.run) ? stateOf(leader(), view.step) : null);
+  const whereNow = () => (isReady() ? stateOf(leader(), view.step) : null);
 
   async function choose(side) {
     play(false);
@@ -621,8 +622,13 @@ const explorer = (() => {
       if (held?.side === side) held = null;
       mark = null;
       write(side);
-      if (sides.every((one) => one.run)) await refresh(before);
+      if (isReady()) await refresh(before);
     } catch (error) {
+      // Nothing of the run before may stand under another name.
+      side.run = null;
+      side.words = [];
+      side.text.replaceChildren();
+      side.status.replaceChildren();
       side.reason.hidden = false;
       side.reason.textContent = error.message;
     }
@@ -639,12 +645,11 @@ const explorer = (() => {
     side.plot.on("plotly_click", ({ points: [point] }) => {
       hold({ side, position: ruleOf(side).positions[point.pointIndex] });
     });
+    side.plot.on("plotly_afterplot", () => drawMark(side));
     // One zoom for both while they share their axes.
     side.plot.on("plotly_relayout", (change) => {
-      drawMark(side);
-      const keys = ["xaxis.range[0]", "xaxis.range[1]", "yaxis.range[0]", "yaxis.range[1]"];
-      const isZoom = keys.every((key) => key in change);
-      if (view.axes !== "shared" || side.following || !(isZoom || change["xaxis.autorange"])) return;
+      const isZoom = Object.keys(change).some((key) => /^[xy]axis\.(auto)?range/.test(key));
+      if (view.axes !== "shared" || side.following || !isZoom) return;
       const twin = other(side);
       twin.following = true;
       Plotly.relayout(twin.plot, change).then(() => { twin.following = false; });
@@ -685,7 +690,7 @@ const explorer = (() => {
   }
 
   function press(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !sides.every((side) => side.run)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || !isReady()) return;
     if (event.key === "Escape") {
       held = null;
       setMark(null);
@@ -726,13 +731,13 @@ const explorer = (() => {
       input.addEventListener("change", () => {
         if (byPointer) input.blur();
         play(false);
-        refresh(whereNow());
+        if (isReady()) refresh(whereNow());
       });
     });
     byId("play").addEventListener("click", () => play(!view.playing));
     byId("layer").addEventListener("input", (event) => {
       play(false);
-      go(Number(event.target.value));
+      if (isReady()) go(Number(event.target.value));
     });
     document.addEventListener("pointerdown", () => { byPointer = true; }, true);
     document.addEventListener("keydown", () => { byPointer = false; }, true);
@@ -740,7 +745,7 @@ const explorer = (() => {
     sides.forEach(listenToText);
     await Promise.all(sides.map(choose));
     new ResizeObserver(() => {
-      if (sides.every((side) => side.run)) {
+      if (isReady()) {
         buildCurves();
         moveCurves();
       }
