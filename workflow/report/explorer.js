@@ -27,7 +27,7 @@ const explorer = (() => {
     const root = byId(name);
     const find = (selector) => root.querySelector(selector);
     return {
-      name, run: null, frame: 0, shown: [], words: [], active: 0,
+      name, run: null, isDrawn: false, following: false, wanted: null, moving: null, frame: 0, shown: [], words: [], active: 0,
       plot: find(".plot"), ring: find(".ring"), status: find(".status"), reason: find(".reason"), tip: find(".tip"), text: find(".words"),
       pick: Object.fromEntries(["model", "weights", "prompt"].map((key) => [key, find(`[data-key=${key}]`)])),
     };
@@ -369,27 +369,28 @@ const explorer = (() => {
     side.tip.style.top = `${above > 2 ? above : Math.min(down + 14, height - box.height - 2)}px`;
   }
 
-  function setMark(marked) {
+  // `seen`: the side whose word is under the pointer, and must not be scrolled away from under it.
+  function setMark(marked, seen = null) {
     mark = marked;
-    showMarks(marked?.side);
+    showMarks(seen);
   }
 
-  function hold(marked) {
-    const same = held && held.side === marked?.side && held.position === marked?.position;
-    held = same ? null : marked;
-    showMarks(marked?.side);
+  function hold(marked, seen = null) {
+    const isHeld = held?.side === marked.side && held.position === marked.position;
+    held = isHeld ? null : marked;
+    showMarks(seen);
   }
 
-  function showMarks(from) {
+  function showMarks(seen = null) {
     for (const side of sides) {
-      if (!side.run) continue;
+      if (!side.run || !side.isDrawn) continue;
       const marked = positionOn(side, mark ?? held);
       const kept = positionOn(side, held);
       side.words.forEach((word, position) => {
         word.classList.toggle("marked", position === marked);
         word.classList.toggle("held", position === kept);
       });
-      if (marked !== null) reveal(side, side.words[marked], side === from);
+      if (marked !== null && side !== seen) reveal(side, side.words[marked]);
       drawMark(side);
     }
   }
@@ -475,17 +476,16 @@ const explorer = (() => {
       svg("path", { class: side.name, d: path }, chart);
       return svg("circle", { class: side.name, r: 3.5 }, chart);
     });
-    const isOfClusters = curve.table === "clusters";
     const said = document.createElement("div");
     said.className = "said";
-    if (own.some((one) => Object.keys(one.undefined).length) || (isOfClusters && sides.some((side) => Object.keys(ruleOf(side).labels?.alone ?? {}).length))) {
+    if (own.some((one) => Object.keys(one.undefined).length) || (curve.counts && sides.some((side) => Object.keys(ruleOf(side).labels?.alone ?? {}).length))) {
       row.append(said);
     }
-    return { own, numbers, dots, line, said, across, down, isOfClusters };
+    return { own, numbers, dots, line, said, across, down, counts: curve.counts };
   }
 
   function moveCurves() {
-    for (const { own, numbers, dots, line, said, across, down, isOfClusters } of curves) {
+    for (const { own, numbers, dots, line, said, across, down, counts } of curves) {
       const remarks = [];
       sides.forEach((side, k) => {
         const { state } = framesOf(side)[side.frame];
@@ -497,7 +497,7 @@ const explorer = (() => {
           dots[k].setAttribute("cx", across(side.run.states[state]));
           dots[k].setAttribute("cy", down(value));
         }
-        const alone = isOfClusters ? ruleOf(side).labels?.alone ?? {} : {};
+        const alone = counts ? ruleOf(side).labels?.alone ?? {} : {};
         if (state in own[k].undefined) remarks.push(`${side.name}: ${own[k].undefined[state]}`);
         else if (state in alone) remarks.push(`${side.name}: ${meanInnerProduct(alone[state])}`);
       });
@@ -603,7 +603,7 @@ const explorer = (() => {
     buildCurves();
     showStep();
     await Promise.all(sides.map(draw));
-    sides.filter((side) => !side.listens).forEach(listenToPlot);
+    sides.filter((side) => !side.isDrawn).forEach(listenToPlot);
     showMarks();
   }
 
@@ -637,7 +637,7 @@ const explorer = (() => {
   /* Pointer and keyboard. */
 
   function listenToPlot(side) {
-    side.listens = true;
+    side.isDrawn = true;
     side.plot.on("plotly_hover", ({ points: [point] }) => {
       setMark({ side, position: ruleOf(side).positions[point.pointIndex] });
     });
@@ -661,14 +661,14 @@ const explorer = (() => {
       const word = event.target.closest("span[data-position]");
       return word ? { side, position: Number(word.dataset.position) } : null;
     };
-    side.text.addEventListener("mouseover", (event) => setMark(positionOf(event)));
+    side.text.addEventListener("mouseover", (event) => setMark(positionOf(event), side));
     side.text.addEventListener("mouseleave", () => setMark(null));
     side.text.addEventListener("click", (event) => {
       const marked = positionOf(event);
       if (!marked) return;
       side.active = marked.position;
       side.text.blur();
-      hold(marked);
+      hold(marked, side);
     });
     side.text.addEventListener("focus", () => {
       if (!byPointer && side.run) setMark({ side, position: side.active });

@@ -35,6 +35,8 @@ SHAPES = {
 # What stands for a label where clusters are undefined.
 NO_LABEL = -2
 DIGITS = 6
+# With these the mean inner product is said where there are no clusters.
+COUNTS = (("clusters", "n_clusters"), ("clusters", "noise_fraction"))
 PLACE = ["layer", "stage", "depth"]
 TOKEN_FLAGS = ("is_first", "is_special", "is_punctuation")
 
@@ -80,7 +82,10 @@ def write_explorer(tables, states, template, javascript, stylesheet, page, folde
         "models": models,
         "weights": weights,
         "prompts": prompts,
-        "curves": [{"title": curve.title, "bounds": curve.bounds, "table": curve.table} for curve in curves],
+        "curves": [
+            {"title": curve.title, "bounds": curve.bounds, "counts": (curve.table, curve.column) in COUNTS}
+            for curve in curves
+        ],
         "folder": Path(folder).name,
         "looks": _looks(),
     }
