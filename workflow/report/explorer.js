@@ -27,13 +27,17 @@ const explorer = (() => {
     const root = byId(name);
     const find = (selector) => root.querySelector(selector);
     return {
-      name, run: null, isDrawn: false, following: false, wanted: null, moving: null, frame: 0, shown: [], words: [], active: 0,
-      plot: find(".plot"), ring: find(".ring"), status: find(".status"), reason: find(".reason"), tip: find(".tip"), text: find(".words"),
+      name, run: null, wanted: null, frame: 0,
+      plot: find(".plot"), status: find(".status"), reason: find(".reason"), isDrawn: false, following: false,
+      // Where points are seen, on their way (`moving`) or there; what marks one of them.
+      shown: [], moving: null, ring: find(".ring"), tip: find(".tip"),
+      text: find(".words"), words: [], active: 0,
       pick: Object.fromEntries(["model", "weights", "prompt"].map((key) => [key, find(`[data-key=${key}]`)])),
     };
   });
   const [left, right] = sides;
   const isReady = () => sides.every((side) => side.run);
+  const chosen = ({ pick }) => [pick.model, pick.weights, pick.prompt].map((list) => list.value).join("/");
   const other = (side) => (side === left ? right : left);
 
   /* Runs: in the page, or in a file of their own that is loaded as a script. */
@@ -128,7 +132,10 @@ const explorer = (() => {
 
   /* Numbers in words. */
 
-  const short = (value) => (Number.isInteger(value) || Math.abs(value) >= 1000 ? String(Math.round(value)) : value.toPrecision(3));
+  function short(value) {
+    return Number.isInteger(value) || Math.abs(value) >= 1000 ? String(Math.round(value)) : value.toPrecision(3);
+  }
+
   const percent = (share) => `${Math.round(100 * share)} %`;
   const visible = (token) => `“${token.replace(/\n/g, "↵").replace(/\t/g, "→")}”`;
 
@@ -255,8 +262,8 @@ const explorer = (() => {
   // Where the axes of the plot put a place, in pixels of its area.
   const axesOf = (side) => [side.plot._fullLayout.xaxis, side.plot._fullLayout.yaxis];
 
-  // Points go from where they are seen to where the layer has them, so that the eye can follow. plotly draws them once, at
-  // the end of their way; on it they are shifted, since drawing them takes too long for every frame.
+  // Points go from where they are seen to where the layer has them, so that the eye can follow. plotly draws them once,
+  // at the end of their way; on it they are shifted, since drawing them takes too long for every frame.
   function move(side) {
     const from = side.shown;
     const to = target(side);
@@ -419,18 +426,47 @@ const explorer = (() => {
   function buildCurves() {
     const holder = byId("curves");
     holder.replaceChildren();
-    curves = [];
-    const wide = Math.max(160, (holder.clientWidth || 240) - 4);
     const columns = getComputedStyle(holder).gridTemplateColumns;
-    const width = columns.includes("px") ? parseFloat(columns) - 4 : wide;
-    index.curves.forEach((curve, number) => {
-      const own = sides.map((side) => ruleOf(side).curves[number]);
-      const known = own.flatMap(({ values }) => values).filter((value) => value !== null);
-      curves.push(curveRow(holder, curve, own, known, width));
+    const width = Math.max(160, (columns.includes("px") ? parseFloat(columns) : holder.clientWidth) - 4);
+    curves = index.curves.map((curve, number) => {
+      return curveRow(holder, curve, sides.map((side) => ruleOf(side).curves[number]), width);
     });
   }
 
-  function curveRow(holder, curve, own, known, width) {
+  // Room on the left for numbers, on the right for the state after the final norm.
+  function scaleOf({ bounds }, own, width) {
+    const known = own.flatMap(({ values }) => values).filter((value) => value !== null);
+    const ends = known.length ? [Math.min(...known), Math.max(...known)] : [0, 0];
+    const [low, high] = bounds.map((bound, end) => bound ?? ends[end]);
+    const [top, bottom, start, end] = [8, TALL - 6, 34, width - 8];
+    const share = (value) => (low === high ? 0.5 : Math.min(1, Math.max(0, (value - low) / (high - low))));
+    return {
+      top, bottom, start, end,
+      across: ([, stage, depth]) => (stage === "final_norm" ? end : start + depth * (end - 14 - start)),
+      down: (value) => bottom - (bottom - top) * share(value),
+      ticks: known.length ? [...new Set([low, high])] : [],
+    };
+  }
+
+  // The line is broken where a value is undefined; a value between two such is a dot.
+  function drawLine(chart, side, values, { across, down }) {
+    let path = "";
+    let pen = "M";
+    side.run.states.forEach((state, n) => {
+      if (values[n] === null) {
+        pen = "M";
+      } else if (isAfterNorm(state)) {
+        svg("circle", { class: `${side.name} after`, cx: across(state), cy: down(values[n]), r: 2.5 }, chart);
+      } else {
+        path += `${pen}${across(state)},${down(values[n])}h0`;
+        pen = "L";
+      }
+    });
+    svg("path", { class: side.name, d: path }, chart);
+    return svg("circle", { class: side.name, r: 3.5 }, chart);
+  }
+
+  function curveRow(holder, curve, own, width) {
     const row = document.createElement("div");
     row.className = "curve";
     const title = document.createElement("h2");
@@ -444,43 +480,26 @@ const explorer = (() => {
     title.append(now, curve.title);
     row.append(title);
     holder.append(row);
-    const [low, high] = curve.bounds.map((bound, end) => bound ?? (end ? Math.max : Math.min)(...known, ...(known.length ? [] : [0])));
-    const flat = low === high ? 1 : 0;
-    const top = 8, bottom = TALL - 6, start = 34, end = width - 8;
-    const across = ([, stage, depth]) => (stage === "final_norm" ? end : start + depth * (end - 14 - start));
-    const down = (value) => bottom - (bottom - top) * Math.min(1, Math.max(0, (value - low + flat / 2) / (high - low + flat)));
+    const scale = scaleOf(curve, own, width);
+    const { top, bottom, start, end, across, down } = scale;
     const chart = svg("svg", { width, height: TALL, "aria-hidden": "true" }, row);
     svg("line", { class: "axis", x1: start, x2: end, y1: bottom, y2: bottom }, chart);
-    if (known.length) {
-      for (const [value, y] of flat ? [[low, down(low)]] : [[high, top], [low, bottom]]) {
-        svg("text", { x: start - 4, y: y + 3.5, "text-anchor": "end" }, chart).textContent = Number(value.toPrecision(2));
-      }
+    for (const tick of scale.ticks) {
+      const label = svg("text", { x: start - 4, y: down(tick) + 3.5, "text-anchor": "end" }, chart);
+      label.textContent = Number(tick.toPrecision(2));
     }
-    const depth = sides.map((side) => side.run.trained / side.run.blocks).find((share) => share < 1);
-    if (depth) svg("line", { class: "trained", x1: across([0, "block", depth]), x2: across([0, "block", depth]), y1: top, y2: bottom }, chart);
+    for (const { run: { trained, blocks } } of sides) {
+      const x = across([trained, "block", trained / blocks]);
+      if (trained < blocks) svg("line", { class: "trained", x1: x, x2: x, y1: top, y2: bottom }, chart);
+    }
     const line = svg("line", { class: "now", y1: top - 4, y2: bottom }, chart);
-    const dots = sides.map((side, k) => {
-      let path = "";
-      let pen = "M";
-      side.run.states.forEach((state, n) => {
-        const value = own[k].values[n];
-        if (isAfterNorm(state)) {
-          if (value !== null) svg("circle", { class: `${side.name} after`, cx: across(state), cy: down(value), r: 2.5 }, chart);
-        } else if (value === null) {
-          pen = "M";
-        } else {
-          path += `${pen}${across(state)},${down(value)}`;
-          pen = "L";
-        }
-      });
-      svg("path", { class: side.name, d: path }, chart);
-      return svg("circle", { class: side.name, r: 3.5 }, chart);
-    });
+    const dots = sides.map((side, k) => drawLine(chart, side, own[k].values, scale));
     const said = document.createElement("div");
     said.className = "said";
-    if (own.some((one) => Object.keys(one.undefined).length) || (curve.counts && sides.some((side) => Object.keys(ruleOf(side).labels?.alone ?? {}).length))) {
-      row.append(said);
-    }
+    const isAlone = (side) => Object.keys(ruleOf(side).labels?.alone ?? {}).length > 0;
+    const isUndefined = (one) => Object.keys(one.undefined).length > 0;
+    // Where nothing will ever be said no room is kept for it.
+    if (own.some(isUndefined) || (curve.counts && sides.some(isAlone))) row.append(said);
     return { own, numbers, dots, line, said, across, down, counts: curve.counts };
   }
 
@@ -542,7 +561,8 @@ const explorer = (() => {
 
   function symbol(colour, shape) {
     const picture = svg("svg", { width: 10, height: 10, "aria-hidden": "true" });
-    svg("path", { d: PATHS[shape], fill: colour, stroke: shape === "x-thin" ? colour : "none", "stroke-width": 1.2 }, picture);
+    const stroke = shape === "x-thin" ? colour : "none";
+    svg("path", { d: PATHS[shape], fill: colour, stroke, "stroke-width": 1.2 }, picture);
     return picture;
   }
 
@@ -563,7 +583,7 @@ const explorer = (() => {
       const reason = framesOf(side)[side.frame].undefined;
       side.reason.hidden = !reason;
       side.reason.textContent = reason ? `No picture: ${reason}` : "";
-      side.plot.setAttribute("aria-label", `${side.name} picture: ${side.pick.model.value}, ${side.pick.weights.value}, ${side.pick.prompt.value}, ${words(side)}`);
+      side.plot.setAttribute("aria-label", `${side.name} picture: ${chosen(side)}, ${words(side)}`);
       paint(side);
     }
     moveCurves();
@@ -611,7 +631,7 @@ const explorer = (() => {
 
   async function choose(side) {
     play(false);
-    const name = ["model", "weights", "prompt"].map((key) => side.pick[key].value).join("/");
+    const name = chosen(side);
     side.wanted = name;
     const before = whereNow();
     try {
@@ -675,9 +695,10 @@ const explorer = (() => {
     });
     side.text.addEventListener("blur", () => setMark(null));
     side.text.addEventListener("keydown", (event) => {
-      const to = { ArrowLeft: side.active - 1, ArrowRight: side.active + 1, Home: 0, End: side.words.length - 1 }[event.key];
+      const last = side.words.length - 1;
+      const to = { ArrowLeft: side.active - 1, ArrowRight: side.active + 1, Home: 0, End: last }[event.key];
       if (to !== undefined) {
-        side.active = Math.min(Math.max(to, 0), side.words.length - 1);
+        side.active = Math.min(Math.max(to, 0), last);
         setMark({ side, position: side.active });
       } else if (event.key === "Enter") {
         hold({ side, position: side.active });
@@ -696,7 +717,8 @@ const explorer = (() => {
       setMark(null);
     }
     // Lists and choices have arrows of their own, lists more keys; buttons and links have space.
-    if (event.target.closest("select") || (event.key.startsWith("Arrow") && event.target.closest("input[type=radio]"))) return;
+    if (event.target.closest("select")) return;
+    if (event.key.startsWith("Arrow") && event.target.closest("input[type=radio]")) return;
     if (event.key === " ") {
       if (event.target.closest("button, a")) return;
       play(!view.playing);
