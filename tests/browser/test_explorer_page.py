@@ -187,6 +187,11 @@ def test_another_tokenizer_s_words_are_marked_where_they_share_letters(explore):
         assert (marked(page, "left"), marked(page, "right")) == ([word], [piece])
     page.hover("#right .words [data-position='3']")
     assert (marked(page, "left"), marked(page, "right")) == ([" dog"], ["##g"])
+    # Another prompt has none of these words, though it may have the same.
+    choose(page, "right", prompt="hostile")
+    page.hover("#left .words [data-position='1']")
+    assert (marked(page, "left"), marked(page, "right")) == ([" dog"], [])
+    choose(page, "right", prompt="plain")
     # What the other tokenizer added is nowhere on this side.
     page.hover("#right .words [data-position='0']")
     assert (marked(page, "left"), marked(page, "right")) == ([], ["[CLS]"])
@@ -207,7 +212,7 @@ def test_two_runs_of_other_depths_stand_at_the_same_depth(explore):
     choose(page, "right", model="pre", weights="norm-matched-s0", prompt="plain")
     assert page.get_attribute("#layer", "max") == "7"
     page.fill("#layer", "3")
-    assert status(page, "left").split(" · ")[0] == "No picture" or status(page, "left").startswith("Layer 2 of 4")
+    assert status(page, "left").startswith("Layer 2 of 4")
     assert status(page, "right").startswith("Layer 3 of 6")
     page.keyboard.press("End")
     assert status(page, "right").startswith("After the final norm")
@@ -222,6 +227,26 @@ def test_what_is_after_the_final_norm_is_a_mark_of_its_own_beside_the_curve(expl
     assert len(re.findall("[ML]", row.locator("path.left").get_attribute("d"))) == 7
     assert row.locator("circle.left.after").count() == 1
     assert row.locator("circle.right.after").count() == 0
+
+
+def test_a_state_after_the_norm_is_reached_beside_a_run_of_more_layers_without_one(explore):
+    page = explore()
+    # Five of the seven layers are gone, as where t-SNE is at few depths; its final norm is not.
+    page.evaluate("""() => {
+        const holder = document.querySelector('script[data-run="pre/norm-matched-s0/hostile"]');
+        const run = JSON.parse(holder.textContent);
+        for (const rule of Object.values(run.rules)) {
+            rule.methods.pca.frames = rule.methods.pca.frames.filter(({ state }) => [0, 6, 7].includes(state));
+        }
+        holder.textContent = JSON.stringify(run);
+    }""")
+    choose(page, "right", model="pre")
+    page.focus("#play")
+    page.keyboard.press("End")
+    assert page.get_attribute("#layer", "max") == "5"
+    assert status(page, "right").startswith("After the final norm")
+    page.keyboard.press("ArrowLeft")
+    assert status(page, "left").startswith("Layer 4 of 4 ·") and status(page, "right").startswith("Layer 6 of 6 ·")
 
 
 def test_curves_show_the_value_of_the_layer(explore):

@@ -102,31 +102,44 @@ const explorer = (() => {
     return found < 0 ? null : found;
   }
 
-  /* Layers: the side with more of them leads, the other shows its nearest depth. */
+  /* Steps: the layers of the side that has more of them, and one more for states after a final norm, if there are any.
+     The other side shows its nearest depth. */
 
   const ruleOf = (side) => side.run.rules[view.rule];
   const methodOf = (side) => ruleOf(side).methods[view.method];
   const framesOf = (side) => methodOf(side).frames;
-  const stateOf = (side, frame) => side.run.states[framesOf(side)[frame].state];
-  const leader = () => (framesOf(right).length > framesOf(left).length ? right : left);
+  const statesOf = (side) => framesOf(side).map(({ state }) => side.run.states[state]);
   const isAfterNorm = ([, stage]) => stage === "final_norm";
+  const hasNorm = (side) => statesOf(side).some(isAfterNorm);
+  const depthsOf = (side) => statesOf(side).filter((state) => !isAfterNorm(state)).map(([, , depth]) => depth);
+  const leader = () => (depthsOf(right).length > depthsOf(left).length ? right : left);
+  const lastStep = () => depthsOf(leader()).length - 1 + (sides.some(hasNorm) ? 1 : 0);
 
-  function nearest(side, [, , depth], afterNorm) {
-    const states = framesOf(side).map((_, frame) => stateOf(side, frame));
-    if (afterNorm && isAfterNorm(states.at(-1))) return states.length - 1;
-    let best = 0;
-    states.forEach((state, frame) => {
-      if (!isAfterNorm(state) && Math.abs(state[2] - depth) < Math.abs(states[best][2] - depth)) best = frame;
-    });
-    return best;
+  function placeOf(step) {
+    const depths = depthsOf(leader());
+    return { depth: depths[step] ?? depths.at(-1), afterNorm: step === depths.length };
+  }
+
+  function nearest(depths, depth) {
+    const away = depths.map((own) => Math.abs(own - depth));
+    return away.indexOf(Math.min(...away));
+  }
+
+  function stepOf({ depth, afterNorm }) {
+    return afterNorm ? lastStep() : nearest(depthsOf(leader()), depth);
+  }
+
+  // The state after the norm is the last of its side.
+  function frameAt(side, { depth, afterNorm }) {
+    return afterNorm && hasNorm(side) ? framesOf(side).length - 1 : nearest(depthsOf(side), depth);
   }
 
   function words(side) {
-    const [layer, stage] = stateOf(side, side.frame);
+    const [layer, stage] = statesOf(side)[side.frame];
     const { blocks, trained } = side.run;
     if (stage === "final_norm") return "After the final norm";
-    const lacks = isAfterNorm(stateOf(leader(), leader().frame)) ? " (no final norm)" : "";
     const name = stage === "embedding" ? `Embedding, layer 0 of ${blocks}` : `Layer ${layer} of ${blocks}`;
+    const lacks = placeOf(view.step).afterNorm ? " (no final norm)" : "";
     return name + lacks + (layer > trained ? `, trained to ${trained}` : "");
   }
 
@@ -335,6 +348,7 @@ const explorer = (() => {
   // The position that a mark has on a side, or null.
   function positionOn(side, marked) {
     if (!marked || !marked.side.run || !side.run) return null;
+    if (marked.side.pick.prompt.value !== side.pick.prompt.value) return null;
     return marked.side === side ? marked.position : counterpart(marked.position, marked.side.run, side.run);
   }
 
@@ -522,8 +536,8 @@ const explorer = (() => {
       });
       said.textContent = remarks.join("; ");
       said.title = said.textContent;
-      const lead = leader();
-      const at = across(lead.run.states[framesOf(lead)[lead.frame].state]);
+      const { depth, afterNorm } = placeOf(view.step);
+      const at = across([0, afterNorm ? "final_norm" : "block", depth]);
       line.setAttribute("x1", at);
       line.setAttribute("x2", at);
     }
@@ -567,15 +581,15 @@ const explorer = (() => {
   }
 
   function showStep() {
+    const place = placeOf(view.step);
+    for (const side of sides) side.frame = frameAt(side, place);
     const lead = leader();
-    lead.frame = view.step;
-    const state = stateOf(lead, view.step);
-    other(lead).frame = nearest(other(lead), state, isAfterNorm(state));
+    const [layer, , depth] = statesOf(lead)[lead.frame];
+    const said = place.afterNorm ? "after the final norm" : `${layer} of ${lead.run.blocks}, depth ${depth.toFixed(2)}`;
     const slider = byId("layer");
     slider.value = view.step;
-    const said = isAfterNorm(state) ? "after the final norm" : `depth ${state[2].toFixed(2)}`;
-    byId("where").textContent = isAfterNorm(state) ? said : `${state[0]} of ${lead.run.blocks}, ${said}`;
-    slider.setAttribute("aria-valuetext", `${words(lead)}, ${said}`);
+    slider.setAttribute("aria-valuetext", said);
+    byId("where").textContent = said;
     for (const side of sides) {
       const name = document.createElement("b");
       name.textContent = words(side);
@@ -590,7 +604,7 @@ const explorer = (() => {
   }
 
   function go(step) {
-    const last = framesOf(leader()).length - 1;
+    const last = lastStep();
     const next = Math.min(Math.max(step, 0), last);
     if (next !== view.step) {
       view.step = next;
@@ -604,7 +618,7 @@ const explorer = (() => {
     clearInterval(view.playing);
     view.playing = null;
     if (on && isReady()) {
-      if (view.step === framesOf(leader()).length - 1) go(0);
+      if (view.step === lastStep()) go(0);
       view.playing = setInterval(() => go(view.step + 1), STEP_MS);
     }
     byId("play").textContent = view.playing ? "Pause" : "Play";
@@ -616,9 +630,8 @@ const explorer = (() => {
     for (const key of ["method", "rule", "colour", "axes"]) {
       view[key] = document.querySelector(`input[name=${key}]:checked`).value;
     }
-    const lead = leader();
-    view.step = before ? nearest(lead, before, isAfterNorm(before)) : 0;
-    byId("layer").max = framesOf(lead).length - 1;
+    view.step = before ? stepOf(before) : 0;
+    byId("layer").max = lastStep();
     showLegend();
     buildCurves();
     showStep();
@@ -627,7 +640,7 @@ const explorer = (() => {
     showMarks();
   }
 
-  const whereNow = () => (isReady() ? stateOf(leader(), view.step) : null);
+  const whereNow = () => (isReady() ? placeOf(view.step) : null);
 
   async function choose(side) {
     play(false);
@@ -723,10 +736,9 @@ const explorer = (() => {
       if (event.target.closest("button, a")) return;
       play(!view.playing);
     } else {
-      const last = framesOf(leader()).length - 1;
       const to = {
         ArrowLeft: view.step - 1, ArrowDown: view.step - 1, ArrowRight: view.step + 1, ArrowUp: view.step + 1,
-        Home: 0, End: last,
+        Home: 0, End: lastStep(),
       }[event.key];
       const isVertical = ["ArrowUp", "ArrowDown"].includes(event.key);
       if (to === undefined || (isVertical && event.target !== byId("layer"))) return;
