@@ -50,7 +50,7 @@ def make(root, names=TABLES):
     states = []
     for model in BLOCKS:
         for prompt in PROMPTS:
-            states.append(_write_states(root / f"states/{model}/{prompt}.parquet", model, prompt))
+            states.append(_write_states(root / f"states/{model}/trained/{prompt}.parquet", model, prompt))
     # As results are gathered: each method and each beta over all runs.
     runs = [(m, w, p) for m in BLOCKS for w in WEIGHTS for p in PROMPTS]
     for method in ("pca", "tsne"):

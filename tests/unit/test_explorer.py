@@ -32,7 +32,7 @@ def readers(made):
 
 
 def data_of(made, readers, run):
-    (states,) = [path for path in made[1] if path.parts[-2:] == (run[0], f"{run[2]}.parquet")]
+    (states,) = [path for path in made[1] if path.parts[-3:] == (run[0], "trained", f"{run[2]}.parquet")]
     curves = explorer._with_betas(readers, run)
     data = run_data({name: reader.read(run) for name, reader in readers.items()}, StatesFile(states), curves)
     return data, curves
@@ -192,15 +192,15 @@ def test_without_clusters_there_is_no_colour_for_them(tmp_path):
 def test_tokens_of_another_text_are_refused(made, readers):
     run = ("post", "trained", "plain")
     rows = {name: reader.read(run) for name, reader in readers.items()}
-    (states,) = [path for path in made[1] if path.parts[-2:] == ("post", "hostile.parquet")]
-    with pytest.raises(Refusal, match=r"post/hostile.parquet: holds other tokens .* post/plain"):
+    (states,) = [path for path in made[1] if path.parts[-3:] == ("post", "trained", "hostile.parquet")]
+    with pytest.raises(Refusal, match=r"post/trained/hostile.parquet: holds other tokens .* post/plain"):
         run_data(rows, StatesFile(states), [])
 
 
 def test_rows_of_other_tokens_are_refused(made, readers):
     rows = {name: reader.read(TRAINED) for name, reader in readers.items()}
     rows["projections"] = rows["projections"].slice(1)
-    (states,) = [path for path in made[1] if path.parts[-2:] == ("post", "hostile.parquet")]
+    (states,) = [path for path in made[1] if path.parts[-3:] == ("post", "trained", "hostile.parquet")]
     with pytest.raises(Refusal, match=r"the run post/trained/hostile .* layer 0 \(embedding\)"):
         run_data(rows, StatesFile(states), [])
 

@@ -49,7 +49,7 @@ def write_explorer(tables, states, template, javascript, stylesheet, page, folde
     tables : list of path
         Results tables: `runs`, `projections` and any of `explorer_curves.TABLES`.
     states : list of path
-        A states file of each model and prompt: their tokens are those of all weights.
+        A states file of each model and prompt, {model}/{weights}/{prompt}.parquet, of any weights: tokens are the same.
     template, javascript, stylesheet : path
         A Jinja template, and what it embeds.
     page : path
@@ -59,7 +59,8 @@ def write_explorer(tables, states, template, javascript, stylesheet, page, folde
         {model}/{weights}/{prompt}.js; if not, they lie in the page and the folder is empty.
     """
     readers = {Path(path).stem: ByRun(path, Path(path).stem) for path in tables}
-    texts = {(file.metadata["model"], file.metadata["prompt"]): file for file in map(StatesFile, states)}
+    # Opened one at a time: a grid may have more of them than a process may hold.
+    texts = {(path.parts[-3], path.stem): path for path in map(Path, states)}
     runs = readers["projections"].runs
     curves = _with_betas(readers, runs[0])
     methods, embedded, size = set(), {}, 0
@@ -67,7 +68,7 @@ def write_explorer(tables, states, template, javascript, stylesheet, page, folde
         temporary.mkdir()
         for run in runs:
             rows = {table: reader.read(run) for table, reader in readers.items()}
-            data = run_data(rows, texts[run[0], run[2]], curves)
+            data = run_data(rows, StatesFile(texts[run[0], run[2]]), curves)
             methods |= data["rules"]["all"]["methods"].keys()
             text = as_json(data)
             embedded["/".join(run)] = text
