@@ -15,7 +15,14 @@ demo: .venv/installed
 	$(BIN)/snakemake --cores all
 	@echo "The report is at $(CURDIR)/$(REPORT)"
 
+# The explorer is tested in a browser, which the machine has or is given.
 test: .venv/installed
+	@if ! command -v chromium > /dev/null && ! command -v chromium-browser > /dev/null && ! command -v google-chrome > /dev/null; then \
+	    if [ "$$(id -u)" = 0 ]; then sudo=""; else sudo="sudo -n"; fi; \
+	    if ! { $$sudo apt-get update -q && $$sudo apt-get install -q -y chromium; }; then \
+	        echo "There is no chromium here. Install the package chromium, then run make again." >&2; exit 1; \
+	    fi; \
+	fi
 	$(BIN)/python -m pytest
 
 # The daemons are the tests' own; the packages are all that they need of the machine.

@@ -31,6 +31,11 @@ include: "workflow/rules/plots.smk"
 include: "workflow/rules/report.smk"
 
 
+if explorer():
+
+    include: "workflow/rules/explorer.smk"
+
+
 rule all:
     default_target: True
     input:

@@ -107,6 +107,7 @@ def test_the_report_is_one_file_that_reaches_for_nothing(finished):
     page = (finished.root / "results/report/index.html").read_text()
     assert not re.search(r"(src|href)=\"(?!data:image/svg|#|https://arxiv\.org/abs/)", page)
     assert "<script" not in page
+    assert "where the config has <code>projections</code>" in page
     assert page.count("<img ") == page.count('alt="') == len(list(finished.root.glob("results/figures/**/*.svg")))
     assert "trained against norm-matched" in page
 

@@ -39,7 +39,7 @@ NO_LARGE_FILES = (
 
 
 class SmallDisk(Project):
-    """A project whose results lie on a disk of 16 MB, which can be filled.
+    """A project whose results lie on a disk of 32 MB, which can be filled.
 
     The disk is a tmpfs in a namespace of users and mounts, which any user may make on most machines. In most containers
     nobody may; there, jobs get the next best: a limit of 1000 bytes on the files they write.
@@ -77,7 +77,7 @@ class SmallDisk(Project):
 
 @pytest.fixture
 def on_small_disk(project):
-    script = 'mkdir -p "$1.disk"; mount -t tmpfs -o size=16m tmpfs "$1.disk"; cp -a "$1/." "$1.disk"; '
+    script = 'mkdir -p "$1.disk"; mount -t tmpfs -o size=32m tmpfs "$1.disk"; cp -a "$1/." "$1.disk"; '
     # Last, so that nothing has changed where no mount is allowed.
     script += 'mount --bind "$1.disk" "$1"'
     for unshare, nsenter in (

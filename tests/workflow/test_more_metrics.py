@@ -1,6 +1,7 @@
 """Metrics that the config adds to a finished run: they run alone, and hold what they say of states and labels."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ MORE = [
     *("pair_groups", "cluster_life", "cluster_membership", "spectral_k", "projections"),
     *("fiedler", "attention_entropy", "attention_received"),
 ]
+EXPLORER = "results/report/explorer.html"
 WEIGHTS = ["trained", "norm-matched-s0", "norm-matched-s1", "identity-b1"]
 
 
@@ -44,7 +46,7 @@ def extended(finished, tmp_path_factory):
         "aggregate": 7 + len(MORE),
         "tables": 1,
     }
-    done = project.snakemake("tables", "figures")
+    done = project.snakemake("tables", "figures", EXPLORER)
     assert done.returncode == 0, done.stdout
     return project
 
@@ -168,6 +170,34 @@ def test_the_record_says_how_attention_was_computed(extended):
     assert {"scipy", "numpy"} <= set(record["versions"])
     weights = json.loads((extended.root / "results/weights/tiny/trained/weights.json").read_text())
     assert record["states"]["weights_hash"] == weights["weights_hash"]
+
+
+def test_the_explorer_holds_every_run_with_every_method(extended):
+    page = (extended.root / EXPLORER).read_text()
+    found = dict(re.findall(r'<script type="application/json" data-run="([^"]+)">(.*?)</script>', page, re.DOTALL))
+    assert found.keys() == {f"tiny/{weights}/fox" for weights in WEIGHTS}
+    for weights in WEIGHTS:
+        run, states = json.loads(found[f"tiny/{weights}/fox"]), StatesFile(run_file(extended, "states", weights))
+        assert run["text"] == states.tokens()["token"].to_pylist()
+        assert [(layer, stage) for layer, stage, _ in run["states"]] == states.states
+        for rule in run["rules"].values():
+            assert [len(method["frames"]) for method in rule["methods"].values()] == [len(states), 3, 3]
+
+
+def test_the_explorer_runs_again_alone_where_only_it_changed(extended, tmp_path):
+    extended = extended.copy(tmp_path / "project")
+    (extended.root / "workflow/report/explorer.js").touch()
+    assert extended.planned(EXPLORER) == {}
+    for path, old, new in (
+        ("report/explorer.js", "const STEP_MS = 600;", "const STEP_MS = 700;"),
+        ("report/explorer.css", "--line: #dcdce0;", "--line: #dcdce1;"),
+        ("report/explorer.html.j2", "<h1>Explorer</h1>", "<h1>The explorer</h1>"),
+        ("scripts/collapse/pictures.py", "STEPS = 32767", "STEPS = 32766"),
+    ):
+        extended.edit(f"workflow/{path}", old, new)
+        assert extended.planned("tables", EXPLORER) == {"write_explorer": 1}
+        extended.edit(f"workflow/{path}", new, old)
+    assert extended.planned("tables", EXPLORER) == {}
 
 
 def test_what_a_change_reruns(extended, tmp_path):

@@ -26,8 +26,8 @@ ONE_PROMPT = {
     "aggregate": 7,
     **DRAWN_FROM_ALL,
 }
-# These are held elsewhere: two need metrics that the finished run has not, test_more_metrics.py; test_claims_run.py.
-ROWS = {"edit an attention metric", "change t-SNE's perplexity", "add or change a claim"}
+# These are held elsewhere: three need metrics that the finished run has not, test_more_metrics.py; test_claims_run.py.
+ROWS = {"edit an attention metric", "change t-SNE's perplexity", "add or change a claim", "edit the explorer's page"}
 # And this needs a model of the hub, test_models_and_weights.py.
 ROWS |= {"bring a lock file with another commit"}
 
@@ -351,3 +351,4 @@ def test_a_plan_needs_neither_network_nor_models(changed):
     # The demo's own config, planned in a directory that has none of its results.
     jobs = changed.planned(config="config/config.yaml")
     assert (jobs["fetch"], jobs["draw_weights"], jobs["extract"], jobs["metric"]) == (2, 4, 24, 128)
+    assert (jobs["projections"], jobs["write_explorer"]) == (32, 1)

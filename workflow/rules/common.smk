@@ -9,6 +9,7 @@ from collapse.codehash import code_hash
 from collapse.config import TRAINED, load
 from collapse.drawn import discard
 from collapse.errors import Refusal
+from collapse.explorer_curves import TABLES as EXPLORER_TABLES
 from collapse.fetch import is_locked
 from collapse.lock import explanation
 from collapse.outdated import describe, outdated
@@ -30,6 +31,7 @@ except Refusal as refusal:
 
 HUB_LOCK = os.path.normpath(os.path.join(REPOSITORY, config["hub_lock"]))
 REPORT = "results/report/index.html"
+EXPLORER = "results/report/explorer.html"
 CLAIMS = "results/claims.tsv"
 
 RUN = "{model}/{weights}/{prompt}"

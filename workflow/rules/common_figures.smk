@@ -1,4 +1,4 @@
-# Which figures there are, and what each reads.
+# Which figures there are, and what each reads; and the same of the explorer.
 
 
 def drawable():
@@ -42,3 +42,18 @@ def figure_code(figure):
 def figure_questions():
     """Each figure with the question under which the report shows it."""
     return {name: FIGURES[name.split("/")[0]].question for name in figure_names()}
+
+
+def explorer():
+    """The explorer's page, where the config asks for what it shows."""
+    return [EXPLORER] if "projections" in GRID.metrics else []
+
+
+def explorer_tables():
+    """The tables that the explorer reads, of those that the config computes."""
+    return [table for table in EXPLORER_TABLES if table in table_names()]
+
+
+def explorer_source(suffix):
+    """A file of workflow/report that the explorer is made of."""
+    return os.path.normpath(f"{REPOSITORY}/workflow/report/explorer.{suffix}")

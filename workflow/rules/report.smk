@@ -23,6 +23,7 @@ rule write_report:
     params:
         config=config,
         figures=figure_questions(),
+        explorer=[os.path.basename(page) for page in explorer()],
         code=code_hash("write_report.py"),
         words=description_hash(),
     script:
@@ -32,3 +33,4 @@ rule write_report:
 rule report:
     input:
         REPORT,
+        explorer(),

@@ -9,6 +9,7 @@ with job(snakemake):
         tables=snakemake.input.tables,
         claims=snakemake.input.claims,
         figures=snakemake.params.figures,
+        explorer=snakemake.params.explorer,
         config=snakemake.params.config,
         template=snakemake.input.template,
         output=snakemake.output.page,

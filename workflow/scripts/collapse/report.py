@@ -16,7 +16,7 @@ from collapse.scorecard import scorecard
 from collapse.summary import headline, sentences
 
 
-def write_report(tables, claims, figures, config, template, output):
+def write_report(tables, claims, figures, explorer, config, template, output):
     """Write the report.
 
     Parameters
@@ -27,6 +27,8 @@ def write_report(tables, claims, figures, config, template, output):
         The table of claims.
     figures : dict
         Name of each figure -> the question under which it stands; its files lie in figures/ beside tables/.
+    explorer : list of str
+        The explorer's page, which lies beside this one; empty where there is none.
     config : dict
         The validated config.
     template : path
@@ -53,6 +55,7 @@ def write_report(tables, claims, figures, config, template, output):
         headline=last_blocks,
         found=sentences(last_blocks),
         sections=sections,
+        explorer=explorer,
         runs=runs,
         models=list(dict.fromkeys(run["model"] for run in runs)),
         weights=list(dict.fromkeys(run["weights"] for run in runs)),

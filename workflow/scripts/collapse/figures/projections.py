@@ -9,12 +9,9 @@ from collapse.figures.panels import TOKEN_WORDS
 from collapse.summary import BASELINES
 
 TOKENS = "content"
-METHODS = {"pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
 # Where only PCA was computed, which is at every layer: the source study's depths.
 DEPTHS = (0.07, 0.6, 1.0)
-NOISE = {"marker": "x", "color": "#999999", "ms": 3, "mew": 0.7, "ls": ""}
 CLUSTER = {"ms": 3, "mec": "#000000", "mew": 0.3, "ls": ""}
-UNKNOWN = {"marker": ".", "color": "#444444", "ms": 3, "ls": ""}
 RUN = ["model", "weights", "prompt", "tokens", "layer", "stage", "position"]
 
 
@@ -35,7 +32,7 @@ def draw(name, subject, frames, depths):
     """
     frame, labels = (_own(frames[table], subject) for table in ("projections", "cluster_labels"))
     frame = frame.merge(labels[[*RUN, "label"]], on=RUN, how="left", validate="many_to_one")
-    methods = [method for method in METHODS if method in set(frame["method"])]
+    methods = [method for method in style.METHODS if method in set(frame["method"])]
     columns = [(method, depth) for method in methods for depth in _depths(frame)]
     weights, prompts = _weights(frame), list(frame["prompt"].unique())
     seeds = frame.loc[frame["scheme"].isin(BASELINES), "seed"].nunique()
@@ -52,8 +49,8 @@ def draw(name, subject, frames, depths):
             undefined += _plot(axis, run[(run["method"] == method) & (run["depth"] == depth)])
         line[0].set_ylabel(f"{style.prompt_label(prompt)}\n({weights[slug]})")
     for axis, (method, depth) in zip(axes[0], columns):
-        axis.set_title(f"{METHODS[method]}, {depth:.2f}")
-    handles = [Line2D([], [], **_look(0), label="in a cluster"), Line2D([], [], **NOISE, label="noise")]
+        axis.set_title(f"{style.METHODS[method]}, {depth:.2f}")
+    handles = [Line2D([], [], **_look(0), label="in a cluster"), Line2D([], [], **style.NOISE, label="noise")]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     schemes = dict(zip(frame["weights"], frame["scheme"]))
     words = "; ".join(f"{style.look(schemes[slug], slug)['label']}: {slug}" for slug in weights)
@@ -101,7 +98,7 @@ def _plot(axis, cell):
         return ["not computed at this depth"] if cell.empty else [cell["undefined"].iloc[0]]
     labels = cell["label"].fillna(-2)
     for label, tokens in cell.groupby(labels):
-        look = _look(int(label)) if label >= 0 else NOISE if label == -1 else UNKNOWN
+        look = _look(int(label)) if label >= 0 else style.NOISE if label == -1 else style.UNKNOWN
         axis.plot(tokens["x"], tokens["y"], **look)
     axis.margins(0.08)
     axis.set_aspect("equal", adjustable="datalim")
@@ -123,7 +120,7 @@ def _describe_settings(frame):
         sizes = frame.loc[frame["method"] == method, "neighbourhood"].dropna()
         if not sizes.empty:
             span = " to ".join(f"{size:g}" for size in sorted({sizes.min(), sizes.max()}))
-            parts.append(f"{METHODS[method]} has {word} {span}")
+            parts.append(f"{style.METHODS[method]} has {word} {span}")
     return f"{'; '.join(parts)}. " if parts else ""
 
 

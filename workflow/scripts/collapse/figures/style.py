@@ -78,6 +78,18 @@ THEORY_COLOURS = ("#009E73", "#56B4E9", "#E69F00", "#000000")
 # Clusters in the plane: shapes tell them apart in grey. Eight of one and seven of the other make 56 looks.
 CLUSTER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#000000")
 CLUSTER_SHAPES = ("o", "s", "^", "D", "v", "P", "*")
+NOISE = {"marker": "x", "color": "#999999", "ms": 3, "mew": 0.7, "ls": ""}
+# Tokens whose clusters are undefined, or not computed.
+UNKNOWN = {"marker": ".", "color": "#444444", "ms": 3, "ls": ""}
+# What a token is, in the explorer.
+KINDS = {
+    "other": {"color": "#0072B2", "marker": "o"},
+    "punctuation": {"color": "#E69F00", "marker": "^"},
+    "first position": {"color": "#D55E00", "marker": "D"},
+    "special": {"color": "#000000", "marker": "s"},
+}
+# Projections, as readers know them.
+METHODS = {"pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
 
 # What a quantity is without content, under the same mask.
 CONTROL = {"color": "#777777", "linestyle": "-", "linewidth": 0.9, "label": "uniform attention, same mask"}

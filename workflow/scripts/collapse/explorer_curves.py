@@ -1,0 +1,88 @@
+"""The curves beside the explorer's pictures: one number per state, of whatever tables the config computes.
+
+`fiedler_published` is not among them: left and right share an axis, which causal and bidirectional heads must not.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from collapse.attention import MEAN_HEAD
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One curve.
+
+    Attributes
+    ----------
+    title : str
+        What stands over it.
+    table, column : str
+        Where its values are.
+    where : dict
+        Column -> value of the rows that hold it, in tables with more than one row per state.
+    bounds : (float or None, float or None)
+        Ends of its axis; None: that of the values.
+    """
+
+    title: str
+    table: str
+    column: str
+    where: dict = field(default_factory=dict)
+    bounds: tuple = (0, None)
+
+    def at(self, beta):
+        """Return the curve of one inverse temperature."""
+        return replace(self, title=f"{self.title}, beta {beta:g}", where=self.where | {"beta": beta})
+
+
+SHARE = (0, 1)
+HEADS = {"head": MEAN_HEAD}
+
+CURVES = (
+    Curve("Mean inner product", "inner_products", "mean_inner_product", bounds=(None, 1)),
+    Curve(
+        "Mean inner product without rogue dimensions",
+        "inner_products",
+        "mean_inner_product_without_rogue",
+        bounds=(None, 1),
+    ),
+    Curve("Mass near one", "inner_products", "mass_near_one", bounds=SHARE),
+    Curve("Number of clusters", "clusters", "n_clusters"),
+    Curve("Number of clusters, null", "clusters", "null_n_clusters"),
+    Curve("Noise fraction", "clusters", "noise_fraction", bounds=SHARE),
+    Curve("Noise fraction, null", "clusters", "null_noise_fraction", bounds=SHARE),
+    Curve("Effective rank, raw states", "effective_rank", "effective_rank_raw"),
+    Curve("Effective rank, directions", "effective_rank", "effective_rank_sphere"),
+    Curve("Effective rank, directions around their mean", "effective_rank", "effective_rank_centred"),
+    Curve("CKA with the layer before, biased", "cka", "cka_biased", bounds=SHARE),
+    Curve("CKA with the layer before, debiased", "cka", "cka_debiased", bounds=(None, 1)),
+    Curve("Nearest-neighbour stability", "nn_stability", "nn_stability", bounds=SHARE),
+    # One curve for each beta of the table.
+    Curve("Energy", "energy", "energy", bounds=(None, None)),
+    Curve("Mean inner product within clusters", "pair_groups", "mean_inner_product", {"group": "within"}, (None, 1)),
+    Curve("Mean inner product between clusters", "pair_groups", "mean_inner_product", {"group": "between"}, (None, 1)),
+    Curve("Clusters born", "cluster_life", "births"),
+    Curve("Clusters that survived", "cluster_life", "survivors"),
+    Curve("Agreement of labels with the layer before (ARI)", "cluster_life", "adjacent_ari", bounds=(None, 1)),
+    Curve("Number of groups by the eigengap", "spectral_k", "spectral_k"),
+    Curve("Fiedler value of attention, symmetric", "fiedler", "fiedler_symmetric", HEADS),
+    Curve("The same of uniform attention", "fiedler", "fiedler_symmetric_uniform", HEADS),
+    Curve("Entropy of attention", "attention_entropy", "entropy", HEADS),
+    Curve("The same of uniform attention", "attention_entropy", "entropy_uniform", HEADS),
+    Curve(
+        "Attention received by punctuation, mask-corrected",
+        "attention_received",
+        "received_mask_corrected",
+        {"group": "punctuation"},
+    ),
+    Curve(
+        "Attention received by noise tokens, mask-corrected",
+        "attention_received",
+        "received_mask_corrected",
+        {"group": "noise"},
+    ),
+)
+# What the page cannot do without, and where clusters and their colours come from.
+PICTURES = ("runs", "projections")
+LABELS = "cluster_labels"
+TABLES = tuple(dict.fromkeys([*PICTURES, LABELS, *(curve.table for curve in CURVES)]))

@@ -1,0 +1,16 @@
+"""Write the explorer page and the folder of its runs."""
+
+from collapse.job import job
+
+with job(snakemake):
+    from collapse.explorer import write_explorer
+
+    write_explorer(
+        tables=snakemake.input.tables,
+        states=snakemake.input.states,
+        template=snakemake.input.template,
+        javascript=snakemake.input.javascript,
+        stylesheet=snakemake.input.stylesheet,
+        page=snakemake.output.page,
+        folder=snakemake.output.folder,
+    )
