@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 import sysconfig
+from importlib.machinery import ModuleSpec
 
 from collapse.atomic import no_room
 from collapse.errors import Refusal
@@ -14,8 +15,28 @@ from collapse.errors import Refusal
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
+class NoPandas:
+    """An import hook for jobs that do without pandas: it is there to whoever looks, and cannot be imported.
+
+    pyarrow imports it at the first array that it makes of Python's objects, scikit-learn when it is imported, both only
+    to recognise what is pandas' own; that takes longer than all else that a job of a metric imports.
+    """
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return ModuleSpec(name, cls) if name == "pandas" else None
+
+    @staticmethod
+    def create_module(spec):
+        """Leave it to Python."""
+
+    @staticmethod
+    def exec_module(module):
+        raise ImportError("this job does without pandas: see NoPandas in collapse/job.py", name=module.__name__)
+
+
 @contextlib.contextmanager
-def job(snakemake):
+def job(snakemake, needs_pandas=False):
     """Send everything this process prints, down to a crash of a C library, to the rule's log.
 
     A `Refusal` ends the job with its message alone; any other exception with its traceback. Both are in the log, which
@@ -30,6 +51,8 @@ def job(snakemake):
         os.dup2(log.fileno(), 2)
     faulthandler.enable()
     keep_memory()
+    if not needs_pandas:
+        sys.meta_path.insert(0, NoPandas)
     sys.stdout.reconfigure(line_buffering=True)
     try:
         yield
