@@ -158,25 +158,31 @@ def _sinkhorn(M, rounds, tolerance):
 
     The normalised matrix is r_i M_ij c_j: two products with vectors a round instead of two passes that rewrite it. The
     rule to stop, no entry changed by the tolerance in one round, is that of the in-place version, not a bound: the
-    entries that moved most in their rows when last looked at are witnesses, and while one of them moves too much all is
-    said. Only when they rest are all entries formed.
+    entry that moved most when last looked at is a witness, and while it moves too much all is said. When it rests, the
+    entries that moved most in their rows are asked, and only when these rest too are all entries formed.
     """
     r = c = np.ones(len(M))
-    witnesses = np.zeros(len(M), dtype=np.intp)
     rows = np.arange(len(M))
+    columns = np.zeros(len(M), dtype=np.intp)
+    i = 0
     for done in range(1, rounds + 1):
         r_before, c_before = r, c
         r = 1.0 / (M @ c)
         c = 1.0 / (r @ M)
-        moved = np.abs(r * c[witnesses] - r_before * c_before[witnesses]) * M[rows, witnesses]
-        if moved.max() >= tolerance:
+        j = columns[i]
+        if abs(r[i] * c[j] - r_before[i] * c_before[j]) * M[i, j] >= tolerance:
+            continue
+        moved = np.abs(r * c[columns] - r_before * c_before[columns]) * M[rows, columns]
+        i = moved.argmax()
+        if moved[i] >= tolerance:
             continue
         change = np.outer(r, c)
         change -= np.outer(r_before, c_before)
         np.abs(change, out=change)
         change *= M
-        witnesses = change.argmax(axis=1)
-        if change.max() < tolerance:
+        columns = change.argmax(axis=1)
+        i = change.max(axis=1).argmax()
+        if change[i, columns[i]] < tolerance:
             return r, c, done, True
     return r, c, rounds, False
 
