@@ -4,6 +4,8 @@ A is (heads, n, n): row i of a head says how query i spreads its attention over 
 float32 leaves sums off by some 1e-7, so rows are renormalised in float64.
 """
 
+import weakref
+
 import numpy as np
 
 from collapse.errors import Refusal, Undefined
@@ -13,10 +15,12 @@ ROW_SUM_TOLERANCE = 1e-4
 # Below the smallest normal float32 a probability has lost its digits: normalising it would show rounding as attention.
 LEAST_MASS = float(np.finfo(np.float32).tiny)
 MEAN_HEAD = -1
+# What `as_attention` and `restrict` returned and nothing can have changed since, by identity and mask.
+_checked = weakref.WeakValueDictionary()
 
 
 def as_attention(A, is_causal=False):
-    """Return A as float64 with rows that sum to 1.
+    """Return A as float64 with rows that sum to 1, read-only. What this returned before is returned as it is.
 
     Parameters
     ----------
@@ -33,20 +37,26 @@ def as_attention(A, is_causal=False):
     Undefined
         If there are no tokens.
     """
+    if _checked.get((id(A), bool(is_causal))) is A:
+        return A
     A = np.array(A, dtype=np.float64)
     if A.ndim != 3 or A.shape[1] != A.shape[2] or len(A) == 0:
         raise Refusal(f"attention must be heads x queries x keys with as many keys as queries, found shape {A.shape}")
     if A.shape[1] == 0:
         raise Undefined("no tokens under this token rule")
-    _refuse(~np.isfinite(A).all(axis=2), "holds NaN or infinity: the forward pass that made it is broken")
-    _refuse((A < 0).any(axis=2), "is negative: these are scores, give what softmax makes of them")
     sums = A.sum(axis=2)
     off = np.abs(sums - 1.0)
-    _refuse(off > ROW_SUM_TOLERANCE, f"does not sum to 1 (off by up to {off.max():.3g}): is dropout on, or a key cut?")
-    if is_causal:
+    # A sum tells of NaN and infinity too.
+    if not ((off <= ROW_SUM_TOLERANCE).all() and A.min() >= 0):
+        _refuse(~np.isfinite(A).all(axis=2), "holds NaN or infinity: the forward pass that made it is broken")
+        _refuse((A < 0).any(axis=2), "is negative: these are scores, give what softmax makes of them")
+        _refuse(
+            off > ROW_SUM_TOLERANCE, f"does not sum to 1 (off by up to {off.max():.3g}): is dropout on, or a key cut?"
+        )
+    if is_causal and any(A[:, row, row + 1 :].any() for row in range(A.shape[1])):
         _refuse(np.triu(A, k=1).any(axis=2), "reaches a later token, in a model said to be causal")
     A /= sums[:, :, None]
-    return A
+    return _as_checked(A, {False, bool(is_causal)})
 
 
 def restrict(A, mask):
@@ -62,6 +72,7 @@ def restrict(A, mask):
     Returns
     -------
     array, shape (heads, m, m)
+        Read-only.
 
     Raises
     ------
@@ -87,7 +98,7 @@ def restrict(A, mask):
             f"({len(lost)} such rows)"
         )
     kept /= mass[:, :, None]
-    return kept
+    return _as_checked(kept, {masked for masked in (False, True) if _checked.get((id(A), masked)) is A})
 
 
 def uniform(n, is_causal):
@@ -123,6 +134,13 @@ def null_heads(heads, columns, reason):
     """Return the rows of a layer, `heads` and their mean, in which every column is null, with the reason."""
     numbers = [*range(heads), MEAN_HEAD]
     return [{"head": head} | dict.fromkeys(columns) | {"undefined": str(reason)} for head in numbers]
+
+
+def _as_checked(A, masks):
+    A.flags.writeable = False
+    for is_causal in masks:
+        _checked[id(A), is_causal] = A
+    return A
 
 
 def _refuse(rows, what):

@@ -5,6 +5,8 @@ Everything is float64: in float32 a cosine of a vector with itself can exceed 1,
 layer is wrong in the first digit.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 from collapse.errors import Refusal, Undefined
@@ -64,7 +66,13 @@ def cosines(X):
 
 def pairs(G):
     """Return the entries of G with i < j as a vector of length n (n - 1) / 2. The diagonal never counts."""
-    return G[np.triu_indices(len(G), k=1)]
+    return np.ravel(G).take(_upper(len(G)))
+
+
+@lru_cache(maxsize=2)
+def _upper(n):
+    """Where the entries i < j of an n x n matrix stand in its rows laid end to end."""
+    return np.flatnonzero(np.tri(n, k=-1, dtype=bool).T)
 
 
 def nulls(columns, reason):

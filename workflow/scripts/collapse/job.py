@@ -1,17 +1,42 @@
 """What every script does around its one call: its log, and one message per refusal."""
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import sys
 import sysconfig
+from importlib.machinery import ModuleSpec
 
 from collapse.atomic import no_room
 from collapse.errors import Refusal
 
+# glibc's names for numbers in mallopt.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+
+
+class NoPandas:
+    """An import hook for jobs that do without pandas: it is there to whoever looks, and cannot be imported.
+
+    pyarrow imports it at the first array that it makes of Python's objects, scikit-learn when it is imported, both only
+    to recognise what is pandas' own; that takes longer than all else that a job of a metric imports.
+    """
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return ModuleSpec(name, cls) if name == "pandas" else None
+
+    @staticmethod
+    def create_module(spec):
+        """Leave it to Python."""
+
+    @staticmethod
+    def exec_module(module):
+        raise ImportError("this job does without pandas: see NoPandas in collapse/job.py", name=module.__name__)
+
 
 @contextlib.contextmanager
-def job(snakemake):
+def job(snakemake, needs_pandas=False):
     """Send everything this process prints, down to a crash of a C library, to the rule's log.
 
     A `Refusal` ends the job with its message alone; any other exception with its traceback. Both are in the log, which
@@ -25,6 +50,9 @@ def job(snakemake):
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     faulthandler.enable()
+    keep_memory()
+    if not needs_pandas:
+        sys.meta_path.insert(0, NoPandas)
     sys.stdout.reconfigure(line_buffering=True)
     try:
         yield
@@ -35,6 +63,18 @@ def job(snakemake):
             raise
         _tell(f"Refused: {refusal}", terminal)
         sys.exit(1)
+
+
+def keep_memory():
+    """Let the C library keep freed memory for the next array, up to 256 MB, where it is glibc.
+
+    By default matrices of n x n go back to the system when freed, and the pages of the next one have to be made anew:
+    of an operation on 512 x 512 numbers that is five sixths of its time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 2**25)
+        mallopt(M_TRIM_THRESHOLD, 2**28)
 
 
 def _tell(message, terminal):

@@ -21,13 +21,15 @@ models. With two tokens it is 2 whatever they attend to. One token that all atte
 the `content` token rule beside `all`. Eigenvalue routines read one triangle of a matrix that is not symmetric.
 
 Source: Fiedler, Czech. Math. J. 23, 1973; Chung, Spectral graph theory, 1997, chapter 1; Sinkhorn and Knopp, Pacific
-J. Math. 21, 1967; Newton's method for the scaling of a symmetric matrix: Knight and Ruiz, IMA J. Numer. Anal. 33, 2013.
+J. Math. 21, 1967; Newton's method for the scaling of a symmetric matrix: Knight and Ruiz, IMA J. Numer. Anal. 33, 2013;
+Lanczos' method and its residuals: Parlett, The symmetric eigenvalue problem, 1998, chapter 13.
 """
 
 from functools import lru_cache
 
 import numpy as np
-from scipy.linalg import eigh
+from scipy.linalg import eigh_tridiagonal
+from scipy.linalg.lapack import dpotrf
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, structural_rank
 from scipy.sparse.linalg import LinearOperator, cg
@@ -43,6 +45,12 @@ NEWTON_STEPS = 60
 # Largest change of log x in one step: far from the solution the quadratic model that a step rests on holds no further.
 LONGEST_STEP = 3.0
 PRODUCTS_PER_STEP = 1000
+# Lanczos: from how many tokens on it is faster than a decomposition, its most steps, the residual that ends it, and how
+# far above what it finds the largest eigenvalue may lie, which is proven.
+ITERATIVE_FROM = 150
+LANCZOS_STEPS = 128
+RESIDUAL = 1e-8
+PROVEN = 5e-11
 VALUES = ("fiedler_published", "fiedler_symmetric", "fiedler_symmetric_sinkhorn")
 COLUMNS = (
     *(name for value in VALUES for name in (value, f"{value}_uniform")),
@@ -107,8 +115,9 @@ def _uniform_values(n, is_causal, rounds, tolerance):
 def _head(A, rounds, tolerance):
     """The values of one head (n x n)."""
     row = _published(A, rounds, tolerance) | dict.fromkeys(VALUES[1:], 0.0) | {"undefined": None}
-    W = (A + A.T) / 2
-    row["n_components"] = int(connected_components(csr_array(W), directed=False, return_labels=False))
+    W = A + A.T
+    W /= 2
+    row["n_components"] = _n_components(W)
     # Parts without a link stay without one under any scaling, and rounding would give 1e-16 for their 0.
     if row["n_components"] == 1:
         row["fiedler_symmetric"] = _second_eigenvalue(W)
@@ -120,11 +129,21 @@ def _head(A, rounds, tolerance):
     return row
 
 
+def _n_components(W):
+    """Parts of the graph of W that no link joins."""
+    # Mostly one token is linked to all, and then there is no need to search.
+    if (W > 0).all(axis=1).any():
+        return 1
+    return int(connected_components(csr_array(W), directed=False, return_labels=False))
+
+
 def _published(A, rounds, tolerance):
     M = np.maximum(A, CLIP)
     r, c, done, converged = _sinkhorn(M, rounds, tolerance)
-    M = r[:, None] * M * c
-    W = (M + M.T) / 2
+    M *= c
+    M *= r[:, None]
+    W = M + M.T
+    W /= 2
     np.fill_diagonal(W, 0.0)
     return {
         "fiedler_published": _second_eigenvalue(W),
@@ -139,22 +158,31 @@ def _sinkhorn(M, rounds, tolerance):
 
     The normalised matrix is r_i M_ij c_j: two products with vectors a round instead of two passes that rewrite it. The
     rule to stop, no entry changed by the tolerance in one round, is that of the in-place version, not a bound: the
-    entry that moved most when last looked at is a witness, and while it moves too much all is said. Only when it rests
-    are all entries formed.
+    entry that moved most when last looked at is a witness, and while it moves too much all is said. When it rests, the
+    entries that moved most in their rows are asked, and only when these rest too are all entries formed.
     """
     r = c = np.ones(len(M))
-    witness = None
+    rows = np.arange(len(M))
+    columns = np.zeros(len(M), dtype=np.intp)
+    i = 0
     for done in range(1, rounds + 1):
         r_before, c_before = r, c
         r = 1.0 / (M @ c)
         c = 1.0 / (r @ M)
-        if witness is not None:
-            i, j = witness
-            if abs(r[i] * c[j] - r_before[i] * c_before[j]) * M[i, j] >= tolerance:
-                continue
-        change = np.abs(np.outer(r, c) - np.outer(r_before, c_before)) * M
-        witness = np.unravel_index(change.argmax(), change.shape)
-        if change[witness] < tolerance:
+        j = columns[i]
+        if abs(r[i] * c[j] - r_before[i] * c_before[j]) * M[i, j] >= tolerance:
+            continue
+        moved = np.abs(r * c[columns] - r_before * c_before[columns]) * M[rows, columns]
+        i = moved.argmax()
+        if moved[i] >= tolerance:
+            continue
+        change = np.outer(r, c)
+        change -= np.outer(r_before, c_before)
+        np.abs(change, out=change)
+        change *= M
+        columns = change.argmax(axis=1)
+        i = change.max(axis=1).argmax()
+        if change[i, columns[i]] < tolerance:
             return r, c, done, True
     return r, c, rounds, False
 
@@ -175,8 +203,7 @@ def _balance(W):
     # A positive diagonal is support enough. Without it, more tokens may hang on one than its column has room for.
     if not W.diagonal().all() and structural_rank(csr_array(W)) < n:
         raise Undefined("some tokens are linked only to fewer others: no scaling of W is doubly stochastic")
-    r, c, _, _ = _sinkhorn(W, FIRST_ROUNDS, tolerance=0.0)
-    x = np.sqrt(r * c)
+    x = _first_rounds(W)
     for _ in range(NEWTON_STEPS):
         sums = x * (W @ x)
         error = np.abs(sums - 1.0).max()
@@ -187,6 +214,18 @@ def _balance(W):
             break
         x = x * np.exp(step / max(1.0, np.abs(step).max() / LONGEST_STEP))
     raise Undefined(f"no doubly stochastic scaling found, sums stay off by {error:.1g}")
+
+
+def _first_rounds(W):
+    """Sinkhorn's rounds on a symmetric W, until they are there or used up: r and c tend to multiples of one vector."""
+    r = c = np.ones(len(W))
+    for _ in range(FIRST_ROUNDS):
+        sums = W @ c
+        if np.abs(r * sums - 1.0).max() < BALANCED:
+            break
+        r = 1.0 / sums
+        c = 1.0 / (W @ r)
+    return np.sqrt(r * c)
 
 
 def _newton_step(W, x, sums, rtol):
@@ -205,9 +244,55 @@ def _second_eigenvalue(W):
         # A token without any link is a component of its own. Its row over its degree would be 0 / 0.
         return 0.0
     scale = 1.0 / np.sqrt(degrees)
-    L = -(scale[:, None] * W * scale)
-    np.fill_diagonal(L, 1.0 + L.diagonal())
-    first, second = eigh(L, eigvals_only=True, subset_by_index=[0, 1], driver="evr", overwrite_a=True)
-    # The vector D^1/2 1 has eigenvalue 0. If it does not, W was not symmetric or D are not its row sums.
-    assert abs(first) < 1e-9, f"the first eigenvalue of a Laplacian is 0, not {first}"
-    return max(0.0, float(second))
+    S = W * scale
+    S *= scale[:, None]
+    # The largest eigenvalue of S, 1, belongs to D^1/2 1. Moved to -1, below which there is none, it leaves the second.
+    known = np.sqrt(degrees / degrees.sum())
+    error = np.abs(known @ S - known).max()
+    assert error < 1e-9, f"the first eigenvalue of a Laplacian is 0, off by {error}: W is not symmetric"
+    S -= np.outer(known, 2.0 * known)
+    return max(0.0, 1.0 - _largest_eigenvalue(S))
+
+
+def _largest_eigenvalue(S):
+    """Largest eigenvalue of a symmetric S, within 1e-10.
+
+    Lanczos' method finds one in a few products, but may miss a larger one, and needs thousands where many lie close. So
+    what it finds, never above the largest, is proven: (it + PROVEN) I - S has a Cholesky factor only if no eigenvalue
+    is larger than that. What is not found or not proven is decomposed.
+    """
+    n = len(S)
+    if n >= ITERATIVE_FROM:
+        found = _lanczos(S)
+        if found is not None:
+            shifted = -S
+            shifted.flat[:: n + 1] += found + PROVEN
+            if dpotrf(shifted.T, lower=True, clean=False, overwrite_a=True)[1] == 0:
+                return found
+    # All of them: LAPACK's routines for one eigenvalue fail where many are equal, as in a complete graph.
+    return float(np.linalg.eigvalsh(S)[-1])
+
+
+def _lanczos(S):
+    """An eigenvalue of a symmetric S, mostly its largest; None where that needs too many products."""
+    n = len(S)
+    basis = np.empty((LANCZOS_STEPS + 1, n))
+    diagonal, beside = np.zeros(LANCZOS_STEPS), np.zeros(LANCZOS_STEPS)
+    start = np.random.default_rng(0).normal(size=n)
+    basis[0] = start / np.linalg.norm(start)
+    for k in range(LANCZOS_STEPS):
+        v = S @ basis[k]
+        diagonal[k] = basis[k] @ v
+        v -= diagonal[k] * basis[k]
+        # Rounding brings back what was found before.
+        v -= (basis[: k + 1] @ v) @ basis[: k + 1]
+        beside[k] = np.linalg.norm(v)
+        is_whole = beside[k] < RESIDUAL
+        if is_whole or k % 8 == 7:
+            at = {"select": "i", "select_range": (k, k), "check_finite": False}
+            value, vector = eigh_tridiagonal(diagonal[: k + 1], beside[:k], **at)
+            residual = beside[k] * abs(vector[-1, 0])
+            if residual < RESIDUAL:
+                return float(value[0])
+        basis[k + 1] = v / beside[k]
+    return None

@@ -65,7 +65,12 @@ def pair_groups(H, labels):
             raise Undefined("1 token: no pairs")
     except Undefined as reason:
         return [{"group": group} | nulls(COLUMNS, reason) for group in GROUPS]
-    values, codes = pairs(cosines(X)), pairs(_group_codes(labels))
+    return _summaries(cosines(X), labels)
+
+
+def _summaries(G, labels):
+    """The rows of all groups, by counting."""
+    values, codes = pairs(G), pairs(_group_codes(labels))
     counts = np.bincount(codes, minlength=len(GROUPS))
     sums = np.bincount(codes, weights=values, minlength=len(GROUPS))
     near_one = np.bincount(codes, weights=values > NEAR_ONE, minlength=len(GROUPS))
