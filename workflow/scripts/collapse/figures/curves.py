@@ -272,10 +272,10 @@ def draw(name, subject, frames, depths):
         # An energy at a small beta is nearly constant: from zero its changes would not be seen.
         free = (None, None) if curve.table == "energy" else (0, None)
         row[0].set_ylim(*(reach(curve.limits, *drawn) if curve.limits else free))
-    label_grid(axes, prompts, models, "relative depth (layer / blocks)", curve.axis)
+    label_grid(axes, prompts, models, "relative depth (layer / blocks)")
     extra = [Line2D([], [], **style.NULL if is_null else style.CONTROL)] if curve.control else []
     extra += _gate(frame, curve)
-    legend(figure, frame, [curve.column], extra)
+    legend(figure, frame, [curve.column], extra, curve.axis)
     caption = (
         f"{title}: {curve.definition}, against relative depth. {curve.reading} {describe_data(frame, curve.tokens)}"
         f"{NULL_WORDS if is_null else UNIFORM_WORDS if curve.control else ''}{GATE_WORDS if curve.is_gated else ''}"

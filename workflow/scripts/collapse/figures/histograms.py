@@ -38,7 +38,8 @@ def draw(name, subject, frames, depths):
             cell = frame[(frame["prompt"] == prompt) & (frame["line"] == line)]
             image = _panel(axis, cell) or image
             mark_trained_depth(axis, depths.get(subject))
-    label_grid(axes, prompts, labels, "relative depth (layer / blocks)", "cosine (above dashes: near one)")
+    label_grid(axes, prompts, labels, "relative depth (layer / blocks)")
+    figure.supylabel("cosine (above dashes: near one)", fontsize=style.RC["axes.labelsize"])
     if image is not None:
         bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
         bar.set_label("share of pairs per bin (log)")

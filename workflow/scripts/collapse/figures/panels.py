@@ -21,18 +21,15 @@ def grid(n_rows, n_columns, width=2.5, height=1.45, sharey=True):
     return figure, axes
 
 
-def label_grid(axes, rows, columns, x_label, y_label=None):
-    """Name the columns on top, the rows on the left, the x axis once per column, and the y axis once for all."""
-    figure = axes[0, 0].get_figure()
-    width = figure.get_figwidth() / len(columns) - 0.5
+def label_grid(axes, rows, columns, x_label):
+    """Name the columns on top, the rows on the left, and the x axis once per column."""
+    width = axes[0, 0].get_figure().get_figwidth() / len(columns) - 0.5
     for axis, name in zip(axes[0], columns):
         axis.set_title("\n".join(style.fit(line, width) for line in name.splitlines()))
     for axis, name in zip(axes[:, 0], rows):
         axis.set_ylabel(style.prompt_label(name))
     for axis in axes[-1]:
         axis.set_xlabel(x_label)
-    if y_label:
-        figure.supylabel(y_label, fontsize=style.RC["axes.labelsize"])
 
 
 def prompts_of(frame, model=None):
@@ -105,8 +102,11 @@ def describe_trained_depth(depths):
     return f" The thin vertical line is the depth of training, in blocks: {', '.join(words)}." if words else ""
 
 
-def legend(figure, frame, columns, extra=()):
-    """Put one legend above all panels: lines, their bands, undefined values of `columns`, and what else is drawn."""
+def legend(figure, frame, columns, extra=(), y_label=""):
+    """Put one legend above all panels, and beside them what their y axes show.
+
+    The legend has the lines, their bands, undefined values of `columns`, and what else is drawn.
+    """
     handles, bands = [], []
     has_norm = (frame["stage"] == "final_norm").any()
     for look, runs in _lines(frame):
@@ -128,9 +128,11 @@ def legend(figure, frame, columns, extra=()):
     longest = max(len(handle.get_label()) for handle in handles)
     n_columns = max(1, min(len(handles), int(figure.get_figwidth() / (0.7 + 0.064 * longest))))
     # Room for three rows is in every figure; many kinds of weights take more, which panels must not give.
-    more_rows = max(0, math.ceil(len(handles) / n_columns) - 3)
-    figure.set_figheight(figure.get_figheight() + 0.18 * more_rows)
+    n_rows = math.ceil(len(handles) / n_columns)
+    figure.set_figheight(figure.get_figheight() + 0.18 * max(0, n_rows - 3))
     figure.legend(handles=handles, loc="outside upper center", ncols=n_columns)
+    middle = 0.5 * (1 - 0.18 * n_rows / figure.get_figheight())
+    figure.supylabel(y_label, y=middle, fontsize=style.RC["axes.labelsize"])
 
 
 def describe_data(frame, tokens):

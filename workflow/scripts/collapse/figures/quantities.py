@@ -53,7 +53,7 @@ class Figure:
     # Say what the grey line is.
     reference: str | None = None
     # The quantity of the y axes with its unit, where it is the same for all or the titles do not say it.
-    axis: str | None = None
+    axis: str = ""
 
 
 PAIR_GROUPS = {
@@ -205,14 +205,14 @@ def draw(name, subject, frames, depths):
             free = (None, None) if quantity.column == ENERGY else (0, None)
             axis.set_ylim(*(reach(quantity.limits, part[quantity.column]) if quantity.limits else free))
     axes[0, 0].set_xlim(-0.02, 1.08)
-    label_grid(axes, prompts, labels, "relative depth", spec.axis)
+    label_grid(axes, prompts, labels, "relative depth")
     undefined = [
         (label.replace("\n", " "), int(missing.sum()), len(missing))
         for label, quantity, part in zip(labels, quantities, parts)
         if (missing := _missing(part, quantity.column)).any()
     ]
     extra = [Line2D([], [], **style.REFERENCE, label=spec.reference)] if spec.reference else []
-    legend(figure, frame, [], [*extra, *_cross(undefined)])
+    legend(figure, frame, [], [*extra, *_cross(undefined)], spec.axis)
     title = f"{spec.title}: {subject}"
     caption = (
         f"{title}. Against relative depth (layer / blocks): {spec.definition}. {spec.reading} "
