@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from collapse import tables
-from collapse.adjacent import DEGENERATE_RANK
 from collapse.figures import curves, differences, membership, projections, style
+from collapse.gate import DEGENERATE_RANK
 from collapse.registry import FIGURES
 
 style.apply()
@@ -74,6 +74,8 @@ LAYOUTS = {
     *("energy_by_beta", "cluster_life", "cluster_plateaus", "pair_groups_mean", "attention_noise"),
 }
 MANY = [name for name in FIGURES if name in LAYOUTS and FIGURES[name].per != "model"]
+# With ten models legends are those of two: one figure of each scale of its panels.
+TEN = ["mass_near_one", "energy", "trained_minus_random"]
 # Depth is not on their axes.
 WITHOUT_DEPTH = ["cluster_membership", "projections", "trained_minus_random"]
 FEW = [name for name in FIGURES if name in LAYOUTS]
@@ -98,7 +100,7 @@ def test_every_module_has_a_figure_among_the_layouts():
     assert {len(name) for name in (LONG_NAME.format(0), *NINE)} == {40}
 
 
-@pytest.mark.parametrize(("name", "n_models"), list(itertools.product(MANY, [1, 2, 10])))
+@pytest.mark.parametrize(("name", "n_models"), [*itertools.product(MANY, [1, 2]), *itertools.product(TEN, [10])])
 def test_no_words_overlap_with_any_number_of_models(name, n_models):
     figure = drawing(name, n_models, **{"model": LONG_NAME} if n_models == 10 else {}).figure
     assert overlaps(figure) == [] and outside(figure) == []
@@ -143,9 +145,7 @@ def test_overlaps_are_seen_of_titles_labels_ticks_legends_and_notes():
         return figure, axis
 
     figure, axis = panels()
-    axis.set_xticks(
-        [0, 0.5, 1], ["a label much too long to fit", "another one that is as long", "and the third of them"]
-    )
+    axis.set_xticks([0, 0.5, 1], ["a label much too long to fit", "one that is as long as that", "a third"])
     assert overlaps(figure)
     figure, axis = panels()
     axis.set_title("title")
@@ -200,7 +200,7 @@ def test_no_value_lies_beyond_its_axis(name):
                 assert np.isnan(y).all() or (min(low, high) <= np.nanmin(y) and np.nanmax(y) <= max(low, high))
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", FEW)
 def test_one_seed_has_no_band_and_the_caption_says_so(name):
     drawn = drawing(name, 1, n_seeds=1)
     assert "one seed" in drawn.caption or "1 seed " in drawn.caption

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from matplotlib.lines import Line2D
 
-from collapse.adjacent import DEGENERATE_RANK
 from collapse.attention import MEAN_HEAD
 from collapse.figures import style
 from collapse.figures.draw import Drawing
@@ -21,6 +20,7 @@ from collapse.figures.panels import (
     prompts_of,
     reach,
 )
+from collapse.gate import DEGENERATE_RANK
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import math
 
 import matplotlib.figure
 import numpy as np
+import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -174,5 +175,9 @@ def _lines(frame):
 
 def _over_seeds(frame, key, column):
     """Mean, smallest and largest over seeds; none where a seed has none, since the rest would be another quantity."""
+    if frame["seed"].nunique() <= 1:
+        # One row for each key: grouping them takes longer than drawing them.
+        one = frame.set_index(key)[column]
+        return pd.DataFrame({"mean": one, "min": one, "max": one})
     values = frame.groupby(key)[column].agg(["mean", "min", "max", "count", "size"])
     return values.where(values["count"] == values["size"])
