@@ -6,7 +6,14 @@ SHELL := bash
 BIN := .venv/bin
 REPORT := results/report/index.html
 
-.PHONY: help demo test test-slurm lint format
+define install
+if [ "$$(id -u)" = 0 ]; then sudo=""; else sudo="sudo -n"; fi; \
+if ! { $$sudo apt-get update -q && $$sudo apt-get install -q -y $(1); }; then \
+    echo "Missing: $(1). Install it with your system's packages, then run make again." >&2; exit 1; \
+fi
+endef
+
+.PHONY: help demo test test-slurm chromium slurm lint format
 
 help:
 	@sed -n '1s/^# //p' Makefile
@@ -15,29 +22,24 @@ demo: .venv/installed
 	$(BIN)/snakemake --cores all
 	@echo "The report is at $(CURDIR)/$(REPORT)"
 
-# The explorer is tested in a browser, which the machine has or is given.
-test: .venv/installed
-	@if ! command -v chromium > /dev/null && ! command -v chromium-browser > /dev/null && ! command -v google-chrome > /dev/null; then \
-	    if [ "$$(id -u)" = 0 ]; then sudo=""; else sudo="sudo -n"; fi; \
-	    if ! { $$sudo apt-get update -q && $$sudo apt-get install -q -y chromium; }; then \
-	        echo "There is no chromium here. Install the package chromium, then run make again." >&2; exit 1; \
-	    fi; \
-	fi
+test: .venv/installed chromium
 	$(BIN)/python -m pytest
 
 # The daemons are the tests' own; the packages are all that they need of the machine.
-test-slurm: .venv/installed
+test-slurm: .venv/installed slurm
+	@export PATH="$$PATH:/usr/sbin"; $(BIN)/python -m pytest -n 0 tests/slurm
+
+# What tests need of the machine, installed where that is possible without asking.
+chromium:
+	@if ! command -v chromium > /dev/null && ! command -v chromium-browser > /dev/null && ! command -v google-chrome > /dev/null; then \
+	    $(call install,chromium); \
+	fi
+
+slurm:
 	@export PATH="$$PATH:/usr/sbin"; \
 	for program in munged slurmctld slurmd sbatch; do \
-	    if ! command -v "$$program" > /dev/null; then \
-	        if [ "$$(id -u)" = 0 ]; then sudo=""; else sudo="sudo -n"; fi; \
-	        if ! { $$sudo apt-get update -q && $$sudo apt-get install -q -y slurm-wlm munge; }; then \
-	            echo "There is no $$program here. Install the packages slurm-wlm and munge, then run make again." >&2; exit 1; \
-	        fi; \
-	        break; \
-	    fi; \
+	    if ! command -v "$$program" > /dev/null; then $(call install,slurm-wlm munge); break; fi; \
 	done
-	$(BIN)/python -m pytest -n 0 tests/slurm
 
 lint: .venv/installed
 	$(BIN)/ruff check .

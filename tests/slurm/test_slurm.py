@@ -61,7 +61,7 @@ def test_an_edited_metric_submits_that_metric_and_what_is_drawn_from_it(changed,
     assert submission.code == 0, submission.output()
     assert submission.rules() == {
         "aggregate": 1,
-        "draw_figure": 1,
+        "draw_figure": 2,
         "metric_at_beta": 3,
         "score_claims": 1,
         "write_report": 1,

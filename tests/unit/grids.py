@@ -12,18 +12,24 @@ NO_STEP = {"cka_biased", "cka_debiased", "nn_stability", "births", "deaths", "me
 FIRST = "no layer before the first"
 
 
-def frame(table, n_models=2, prompts=PROMPTS, n_seeds=2, undefined=None):
+def frame(table, n_models=2, prompts=PROMPTS, n_seeds=2, undefined=None, model="model-{}-of-a-size", others=()):
     """A table of random values, checked against its description.
 
     Parameters
     ----------
+    model : str
+        Names of models, with the place of their number.
+    others : tuple of (slug, scheme, seed)
+        Further weights.
     undefined : str, optional
         The reason for which every value that can be is null.
     """
     rng = np.random.default_rng(0)
     spec = tables.description()["tables"][table]
-    rows = []
-    for place in _places(spec, table, n_models, prompts, n_seeds):
+    rows, names = [], [model.format(number) for number in range(n_models)]
+    weights = [("trained", "trained", None), ("identity-b1", "identity", None), *others]
+    weights[1:1] = [(f"norm-matched-s{seed}", "norm-matched", seed) for seed in range(n_seeds)]
+    for place in _places(spec, table, names, prompts, weights):
         row = dict.fromkeys(tables.schema(table).names) | place
         values = [name for name in spec["columns"] if name not in place]
         for name in values:
@@ -39,21 +45,20 @@ def frame(table, n_models=2, prompts=PROMPTS, n_seeds=2, undefined=None):
     return data.to_pandas()
 
 
-def _places(spec, table, n_models, prompts, n_seeds):
-    weights = [("trained", "trained", None), ("identity-b1", "identity", None)]
-    weights[1:1] = [(f"norm-matched-s{seed}", "norm-matched", seed) for seed in range(n_seeds)]
+def _places(spec, table, names, prompts, weights):
     metric = METRICS.get(table)
     blocks = N_BLOCKS - (metric is not None and metric.over in ("attention", "groups"))
     stages = [("embedding", 0), *(("block", layer) for layer in range(1, blocks + 1)), ("final_norm", N_BLOCKS)]
     if blocks < N_BLOCKS:
         stages.pop()
-    for model in range(n_models):
+    for model in names:
         for slug, scheme, seed in weights:
+            # The theory's particles have no final norm.
+            own = [place for place in stages if scheme != "identity" or place[0] != "final_norm"]
             for prompt in prompts:
-                run = {"model": f"model-{model}-of-a-size", "weights": slug, "scheme": scheme, "seed": seed}
-                run |= {"prompt": prompt}
+                run = {"model": model, "weights": slug, "scheme": scheme, "seed": seed, "prompt": prompt}
                 for tokens in ("all", "content"):
-                    for stage, layer in stages if "layer" in spec["keys"] else [(None, None)]:
+                    for stage, layer in own if "layer" in spec["keys"] else [(None, None)]:
                         place = run | {"tokens": tokens}
                         if stage:
                             place |= {"layer": layer, "stage": stage, "depth": layer / N_BLOCKS}

@@ -164,9 +164,10 @@ def test_cka_on_real_states(run):
 
 def test_nn_stability_on_real_states(run):
     found = list(nn_stability(run.layers))[1:]
-    for (before, H), row in zip(pairwise(run.layers), found, strict=True):
-        if row["nn_stability"] is not None and row["n_compared"] == len(H):
-            same = [a == b for a, b in zip(test_nn_stability.nearest(before), test_nn_stability.nearest(H))]
+    neighbours = [test_nn_stability.nearest(H) for H in run.layers]
+    for (before, after), row in zip(pairwise(neighbours), found, strict=True):
+        if row["nn_stability"] is not None and row["n_compared"] == len(after):
+            same = [a == b for a, b in zip(before, after)]
             assert row["nn_stability"] == pytest.approx(np.mean(same))
 
 

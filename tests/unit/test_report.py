@@ -1,8 +1,13 @@
-"""What the report says of devices and number types."""
+"""What the report says of devices, number types and undefined values, and whether its colours can be read."""
+
+import re
+from pathlib import Path
 
 import pytest
 
-from collapse.report import made_on, mixed_runs
+from collapse.report import gaps_of_runs, made_on, mixed_runs
+
+TEMPLATE = Path(__file__).resolve().parents[2] / "workflow/report/index.html.j2"
 
 
 def run(device="cpu", dtype="float32", attention="eager", versions="2"):
@@ -40,3 +45,39 @@ def test_forward_passes_that_differ_are_told_and_the_theory_is_none_of_them():
     assert mixed_runs([run(), run(), run(dtype="float64", attention="identity")]) == {}
     assert mixed_runs([run(), run(device="NVIDIA H200")]) == {"device": ["NVIDIA H200", "cpu"]}
     assert set(mixed_runs([run(), run(dtype="bfloat16", versions="3")])) == {"dtype", "versions"}
+
+
+def test_the_grid_says_of_each_run_which_metrics_are_undefined_and_how_much_of_them():
+    rows = [
+        {"run": "m/trained/p", "table": "cka", "n_rows": 8, "n_undefined": 6, "reason": "x"},
+        {"run": "m/trained/p", "table": "clusters", "n_rows": 8, "n_undefined": 2, "reason": "x"},
+        {"run": "m/identity-b1/p", "table": "cka", "n_rows": 4, "n_undefined": 4, "reason": "x"},
+    ]
+    assert gaps_of_runs(rows) == {
+        ("m", "trained", "p"): [{"table": "cka", "share": 0.75}, {"table": "clusters", "share": 0.25}],
+        ("m", "identity-b1", "p"): [{"table": "cka", "share": 1.0}],
+    }
+
+
+def luminance(colour):
+    """WCAG 2: of #rrggbb."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(a, b):
+    light, dark = sorted((luminance(a), luminance(b)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_stands_out_from_what_it_stands_on():
+    """4.5 to 1, as WCAG asks at level AA; on white and on the wash of notes and listings."""
+    style = TEMPLATE.read_text().split("</style>")[0]
+    named = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", style))
+    texts = {named["ink"], named["soft"], named["link"], *re.findall(r"[{ ]color: (#[0-9a-f]{6})", style)}
+    assert len(texts) >= 5
+    for text in texts:
+        for ground in ("#ffffff", named["wash"]):
+            assert contrast(text, ground) >= 4.5, (text, ground)
+    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from collapse.components import COMPONENTS
-from collapse.figures.style import LOOKS, look
+from collapse.figures.style import CONTROL, LOOKS, NULL, look, prompt_label, shape
 from collapse.schemes import DRAWS
 from collapse.summary import BASELINES
 
@@ -31,6 +31,26 @@ def test_lines_that_stand_in_one_panel_differ_in_colour_or_dash_and_in_their_lab
         assert a["label"] != b["label"]
         # Dashes alone tell them apart, as in grey print.
         assert a["linestyle"] != b["linestyle"]
+
+
+def test_what_stands_beside_lines_differs_from_them_in_dash_or_mark():
+    theory = [look("identity", f"identity-b{nth}", nth) for nth in range(20)]
+    looks = [*(look(scheme, scheme) for scheme in ["trained", *WHOLE]), *theory[:5], CONTROL, NULL]
+    kinds = [(str(own["linestyle"]), own.get("marker")) for own in looks]
+    assert len(set(kinds)) == len(kinds)
+    assert len({(own["color"], str(own["linestyle"])) for own in theory}) == len(theory)
+
+
+def test_the_state_after_the_final_norm_has_a_shape_of_its_scheme():
+    assert len({shape(scheme) for scheme in ["trained", *WHOLE]}) == len(WHOLE) + 1
+    assert shape("orthogonal-qk-reset") == shape("orthogonal")
+
+
+def test_long_names_are_broken_and_lose_no_letter():
+    name = "abcdefghijklmnopqrstuvwxyz_abcdef_a_b"
+    lines = prompt_label(name).splitlines()
+    assert len(lines) > 2 and max(map(len, lines)) <= 15
+    assert "".join(lines).replace(" ", "") == name.replace("_", "")
 
 
 def test_a_label_says_all_that_a_variant_changes():

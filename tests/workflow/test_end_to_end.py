@@ -4,15 +4,18 @@ import hashlib
 import json
 import re
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
+from project import REPOSITORY
 
 from collapse import tables
 from collapse.config import schema
 from collapse.metrics.effective_rank import effective_rank
 from collapse.metrics.energy import energy
 from collapse.registry import METRICS
+from collapse.report import write_report
 from collapse.states import StatesFile
 
 WEIGHTS = ["trained", "norm-matched-s0", "norm-matched-s1", "identity-b1"]
@@ -112,9 +115,92 @@ def test_the_report_is_one_file_that_reaches_for_nothing(finished):
     assert "trained against norm-matched" in page
 
 
+def page_of(project):
+    return (project.root / "results/report/index.html").read_text()
+
+
+def test_the_page_fetches_nothing_by_its_style_either(finished):
+    style = page_of(finished).split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style and "@import" not in style and page_of(finished).count("<style>") == 1
+
+
+def test_the_first_screen_says_what_was_asked_what_was_found_and_on_which_model(finished):
+    first = page_of(finished).split("<nav>")[0]
+    assert "Do trained weights resist the collapse" in first
+    assert "<strong>tiny</strong> (gpt2, 3 blocks, width" in first and "causal" in first
+    assert "mean inner product at the last block of" in first
+    assert re.search(r"Of \d+ claims: undefined \d+, not measured \d+\.", first)
+
+
+def test_headings_do_not_skip_a_level_and_every_link_has_its_target_once(finished):
+    page = page_of(finished)
+    levels = [int(level) for level in re.findall(r"<h(\d)", page)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:]))
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
+
+
+def test_every_figure_says_in_words_what_it_shows(finished):
+    """Alternative text comes from the data: no two figures have the same, and a number stands in each."""
+    texts = re.findall(r'<img [^>]*alt="([^"]*)"', page_of(finished))
+    assert len(texts) == len(set(texts)) == 17
+    assert all(re.search(r"\d", text) or "undefined" in text for text in texts)
+
+
+def test_what_scrolls_sideways_can_be_reached_by_keyboard(finished):
+    page = page_of(finished)
+    regions = re.findall(r'<div class="wide"([^>]*)>', page)
+    assert len(regions) > 17
+    assert all('tabindex="0" role="region" aria-label="' in region for region in regions)
+    # A table that lies in no such region would make a narrow screen scroll as a whole.
+    inside = page.count("<table>") + page.count("<table ")
+    assert inside == page.count("</table>") and "<th>" not in page
+
+
+def test_the_grid_says_what_is_missing_and_what_is_degenerate(changed):
+    runs = page_of(changed).split('<section id="runs">')[1].split("</section>")[0]
+    assert "none is missing" in runs and "attention_entropy" in runs and "projections" in runs
+    assert '<span class="range">' not in runs
+    path = changed.root / "results/tables/cka.parquet"
+    rows = table(changed, "cka").to_pylist()
+    for row in rows:
+        if (row["weights"], row["prompt"], row["tokens"]) == ("identity-b1", "fox", "content"):
+            row |= {"cka_biased": None, "cka_debiased": None, "undefined": "degenerate layer: <b>1.5</b>"}
+    tables.write(path, "cka", rows, tables.record(path))
+    write_report(
+        tables=[p for p in sorted(path.parent.glob("*.parquet")) if p.stem != "claims"],
+        claims=path.with_name("claims.parquet"),
+        figures={},
+        config=changed.config(),
+        template=REPOSITORY / "workflow/report/index.html.j2",
+        output=changed.root / "results/report/index.html",
+    )
+    runs = page_of(changed).split('<section id="runs">')[1].split("</section>")[0]
+    # Half of the run's values: those of one token rule of two.
+    assert re.findall(r'<span class="range">(.*?)</span>', runs) == ["cka 50&nbsp;%"]
+    assert "degenerate layer: &lt;b&gt;" in runs
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.zip"])
+def test_snakemake_makes_a_report_of_its_own(changed, name):
+    done = changed.snakemake("--report", name)
+    assert done.returncode == 0, done.stdout
+    path = changed.root / name
+    if name.endswith("zip"):
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        assert sum(entry.endswith(".svg") for entry in names) >= 17
+        assert any(entry.endswith("report.html") for entry in names)
+    else:
+        page = path.read_text()
+        assert "Do the tokens collapse?" in page and "energy/b0.5" in page and "Report" in page
+
+
 def test_every_figure_has_svg_png_and_a_caption_that_says_what_is_shown(finished):
     figures = sorted(finished.root.glob("results/figures/**/*.svg"))
-    assert len(figures) == 16
+    assert len(figures) == 17
     for svg in figures:
         assert svg.read_bytes().startswith(b"<?xml")
         assert svg.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
@@ -145,8 +231,8 @@ def test_a_failing_job_shows_its_traceback_and_keeps_it_in_its_log(changed):
     assert "ZeroDivisionError" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_local_model_that_changed_after_it_was_fetched_is_refused(changed, tiny_gpt2, tmp_path, name):
+@pytest.mark.parametrize("names", [["model.safetensors"], ["config.json", "tokenizer.json"]], ids=["weights", "rest"])
+def test_a_local_model_that_changed_after_it_was_fetched_is_refused(changed, tiny_gpt2, tmp_path, names):
     own = tmp_path / "own"
     shutil.copytree(tiny_gpt2[0], own)
     config = changed.config()
@@ -154,19 +240,21 @@ def test_a_local_model_that_changed_after_it_was_fetched_is_refused(changed, tin
     config["prompts"], config["weights"] = ["fox"], [{"scheme": "trained"}]
     changed.write_config(config)
     assert changed.snakemake("states").returncode == 0
-    content = (own / name).read_bytes()
-    (own / name).write_bytes(content[:-8] + bytes(8) if name.endswith("safetensors") else content + b" ")
+    contents = {name: (own / name).read_bytes() for name in names}
+    for name, content in contents.items():
+        (own / name).write_bytes(content[:-8] + bytes(8) if name.endswith("safetensors") else content + b" ")
     config["prompts"] = ["third"]
     changed.write_config(config)
     # What is small is an input of the fetch and fetched anew; weights are looked at before they are used.
     done = changed.snakemake("states")
-    if name == "model.safetensors":
+    if "model.safetensors" in names:
         assert done.returncode == 1
-        assert f"{own / name}: has changed since tiny was fetched" in done.stdout
+        assert f"{own / 'model.safetensors'}: has changed since tiny was fetched" in done.stdout
     else:
         assert done.returncode == 0
         record = json.loads((changed.root / "results/weights/tiny/trained/weights.json").read_text())
-        assert record["files"][name]["sha256"] == hashlib.sha256(content + b" ").hexdigest()
+        for name, content in contents.items():
+            assert record["files"][name]["sha256"] == hashlib.sha256(content + b" ").hexdigest()
 
 
 def test_a_model_that_changed_under_its_pin_is_refused(changed, tiny_gpt2):

@@ -15,7 +15,7 @@ from tiny_models import make_model, pins
 from collapse.provenance import pack, unpack
 
 METRICS = "workflow/scripts/collapse/metrics"
-DRAWN_FROM_ALL = {"score_claims": 1, "draw_figure": 16, "write_report": 1, "all": 1}
+DRAWN_FROM_ALL = {"score_claims": 1, "draw_figure": 17, "write_report": 1, "all": 1}
 ONE_PROMPT = {
     "extract": 3,
     "identity_states": 1,
@@ -104,7 +104,7 @@ def test_editing_a_metric_runs_it_and_what_is_drawn_from_it(changed):
         "metric_at_beta": 16,
         "aggregate": 1,
         "score_claims": 1,
-        "draw_figure": 2,
+        "draw_figure": 3,
         "write_report": 1,
         "all": 1,
     }
@@ -112,7 +112,7 @@ def test_editing_a_metric_runs_it_and_what_is_drawn_from_it(changed):
 
 @row("edit a helper that two metrics share")
 def test_editing_a_helper_that_two_metrics_share_runs_both(changed):
-    changed.edit("workflow/scripts/collapse/adjacent.py", "DEGENERATE_RANK = 3.0", "DEGENERATE_RANK = 3.5")
+    changed.edit("workflow/scripts/collapse/adjacent.py", "DEGENERATE_RANK - 1e-9", "DEGENERATE_RANK - 1e-8")
     assert changed.planned() == {
         "metric": 16,
         "aggregate": 2,
@@ -148,7 +148,7 @@ def test_a_new_beta_computes_only_itself(changed):
         "metric_at_beta": 8,
         "aggregate": 1,
         "score_claims": 1,
-        "draw_figure": 3,
+        "draw_figure": 4,
         "write_report": 1,
         "all": 1,
     }
@@ -159,7 +159,7 @@ def test_a_beta_less_computes_nothing_and_leaves_the_tables(changed):
     config = changed.config()
     config["energy"]["betas"] = [2]
     changed.write_config(config)
-    assert changed.planned() == {"aggregate": 1, "score_claims": 1, "draw_figure": 1, "write_report": 1, "all": 1}
+    assert changed.planned() == {"aggregate": 1, "score_claims": 1, "draw_figure": 2, "write_report": 1, "all": 1}
 
 
 @row("add a prompt")
@@ -202,8 +202,8 @@ def test_a_new_model_runs_itself_alone(changed, tmp_path):
         "clusters": 8,
         "runs_table": 1,
         "aggregate": 7,
-        # Two figures that each model has of its own.
-        **DRAWN_FROM_ALL | {"draw_figure": 18},
+        # Three figures that each model has of its own.
+        **DRAWN_FROM_ALL | {"draw_figure": 20},
     }
 
 
@@ -268,7 +268,7 @@ def test_other_cluster_options_run_the_clusters(changed):
 @row("change a figure's style")
 def test_another_style_draws_the_figures(changed):
     changed.edit("workflow/scripts/collapse/figures/style.py", '"grid.linewidth": 0.5', '"grid.linewidth": 0.6')
-    assert changed.planned() == {"draw_figure": 16, "write_report": 1, "all": 1}
+    assert changed.planned() == {"draw_figure": 17, "write_report": 1, "all": 1}
 
 
 @row("another order of keys in the config")

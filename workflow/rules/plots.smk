@@ -5,7 +5,12 @@ rule draw_figure:
     input:
         tables=lambda wildcards: figure_tables(wildcards.figure),
     output:
-        svg=report("results/figures/{figure}.svg", caption="../report/figure.rst", category="Figures"),
+        svg=report(
+            "results/figures/{figure}.svg",
+            caption="../report/figure.rst",
+            category=lambda wildcards: figure_questions()[wildcards.figure],
+            labels={"figure": "{figure}"},
+        ),
         png="results/figures/{figure}.png",
         caption="results/figures/{figure}.md",
     log:

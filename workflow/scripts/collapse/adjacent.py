@@ -3,11 +3,10 @@
 import numpy as np
 
 from collapse.errors import Undefined
+from collapse.gate import DEGENERATE_RANK
 from collapse.geometry import nulls
 from collapse.reasons import FIRST_LAYER
 from collapse.spectra import sphere_rank_from_cosines
-
-DEGENERATE_RANK = 3.0
 
 
 def compare_adjacent(layers, prepare, compare, columns):

@@ -78,6 +78,7 @@ FIGURES = {
     "mean_inner_product_without_rogue": Figure("curves", ("inner_products",), COLLAPSE),
     "inner_product_histograms": Figure("histograms", ("inner_products",), COLLAPSE, per="model"),
     "energy": Figure("curves", ("energy",), THEORY, per="beta"),
+    "energy_by_beta": Figure("quantities", ("energy",), THEORY, per="model"),
     "effective_rank_raw": Figure("curves", ("effective_rank",), DIRECTIONS),
     "effective_rank_sphere": Figure("curves", ("effective_rank",), DIRECTIONS),
     "effective_rank_centred": Figure("curves", ("effective_rank",), DIRECTIONS),

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from itertools import groupby
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from collapse.atomic import write_text
 from collapse.captions import read_caption
 from collapse.provenance import versions
 from collapse.reasons import FIRST_LAYER, reason_kind
+from collapse.registry import METRICS
 from collapse.scorecard import scorecard
 from collapse.summary import headline, sentences
 
@@ -47,6 +49,7 @@ def write_report(tables, claims, figures, explorer, config, template, output):
     last_blocks = headline(frames)
     # Labels are null exactly where their clusters are.
     metrics = {name: frame for name, frame in frames.items() if name not in ("runs", "cluster_labels")}
+    undefined = undefined_states(metrics)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(template).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -60,7 +63,9 @@ def write_report(tables, claims, figures, explorer, config, template, output):
         models=list(dict.fromkeys(run["model"] for run in runs)),
         weights=list(dict.fromkeys(run["weights"] for run in runs)),
         prompts=list(dict.fromkeys(run["prompt"] for run in runs)),
-        undefined=undefined_states(metrics),
+        undefined=undefined,
+        gaps=gaps_of_runs(undefined),
+        not_computed=sorted(set(METRICS) - set(frames)),
         mixed=mixed_runs(runs),
         definitions=[_definition(name) | {"made_on": made_on(record)} for name, record in records.items()],
         provenance=records,
@@ -97,6 +102,15 @@ def undefined_states(metrics):
                     }
                 )
     return sorted(counted, key=lambda row: -row["n_undefined"] / row["n_rows"])
+
+
+def gaps_of_runs(undefined):
+    """Return {(model, weights, prompt): [{table, share of its values that are undefined}]}, the largest share first."""
+    gaps = {}
+    for row in undefined:
+        gap = {"table": row["table"], "share": row["n_undefined"] / row["n_rows"]}
+        gaps.setdefault(tuple(row["run"].split("/")), []).append(gap)
+    return gaps
 
 
 def mixed_runs(runs):
@@ -139,9 +153,17 @@ def _listed(value):
 
 def _figure(folder, name):
     title, caption, alternative = read_caption(folder / f"{name}.md")
-    svg = base64.b64encode((folder / f"{name}.svg").read_bytes()).decode()
-    anchor = name.replace("/", "-")
-    return {"name": name, "anchor": anchor, "title": title, "caption": caption, "alternative": alternative, "svg": svg}
+    drawn = (folder / f"{name}.svg").read_bytes()
+    return {
+        "name": name,
+        "anchor": name.replace("/", "-"),
+        "title": title,
+        "caption": caption,
+        "alternative": alternative,
+        "svg": base64.b64encode(drawn).decode(),
+        # In points, as it was drawn, so that its words are as large as they were meant to be.
+        "width": re.search(rb'<svg [^>]*?width="([\d.]+pt)"', drawn, re.DOTALL).group(1).decode(),
+    }
 
 
 def _definition(table):

@@ -13,13 +13,14 @@ from collapse.figures.panels import (
     mark_trained_depth,
     plot_control,
     plot_schemes,
+    reach,
 )
 
 TOKENS = "content"
 PANELS = (
-    ("n_clusters", "clusters"),
-    ("noise_fraction", "noise fraction"),
-    ("mean_inner_product", "mean inner product"),
+    ("n_clusters", "number of clusters"),
+    ("noise_fraction", "noise (share of tokens)"),
+    ("mean_inner_product", "mean inner product (cosine)"),
 )
 NULLS = {"n_clusters": "null_n_clusters", "noise_fraction": "null_noise_fraction"}
 
@@ -53,7 +54,7 @@ def draw(name, subject, frames, depths):
         row[0].set_ylabel(style.prompt_label(prompt))
         row[0].set_ylim(bottom=0)
         row[1].set_ylim(-0.03, 1.03)
-        row[2].set_ylim(-0.35, 1.03)
+        row[2].set_ylim(*reach((-0.35, 1.03), frame["mean_inner_product"]))
     for axis, (_, label) in zip(axes[0], PANELS):
         axis.set_title(label)
     for axis in axes[-1]:
@@ -63,8 +64,8 @@ def draw(name, subject, frames, depths):
     caption = (
         "HDBSCAN clusters of token directions (precomputed cosine distances), the share of tokens in none, and the "
         "mean inner product against relative depth. No clusters and pure noise is what HDBSCAN says both of a "
-        "collapsed cloud (mean inner product near 1) and of a scattered one (near 0). The thin dotted line is the same "
-        "call on the trained cloud with each coordinate permuted over tokens: structure is what differs from it. "
+        "collapsed cloud (mean inner product near 1) and of a scattered one (near 0). The thin line with dots is the "
+        "same call on the trained cloud with each coordinate permuted over tokens: structure is what differs from it. "
         f"{_row_order(frame)}"
         f"{describe_data(frame, TOKENS)}{describe_nulls(frame, 'n_clusters')}"
         f"{describe_trained_depth({subject: depths.get(subject)})}"

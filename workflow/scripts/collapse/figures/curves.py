@@ -17,7 +17,10 @@ from collapse.figures.panels import (
     mark_trained_depth,
     plot_control,
     plot_schemes,
+    prompts_of,
+    reach,
 )
+from collapse.gate import DEGENERATE_RANK
 
 
 @dataclass(frozen=True)
@@ -28,20 +31,30 @@ class Curve:
     column: str
     tokens: str
     label: str
+    # The quantity of the y axis, with its unit.
+    axis: str
     definition: str
     reading: str
+    # Of the y axis, which reaches further where values do.
     limits: tuple | None = None
     # The column of the same quantity without content, drawn beside it.
     control: str | None = None
+    # Whether degenerate states are marked; the gate itself is drawn where the quantity is what it looks at.
+    is_gated: bool = False
 
 
 # Where a control is not uniform attention.
 NULLS = {"null_n_clusters", "null_noise_fraction"}
 NULL_WORDS = (
-    " The thin dotted line is the same call on the trained cloud with each coordinate permuted over tokens: structure "
-    "is what differs from it."
+    " The thin line with dots is the same call on the trained cloud with each coordinate permuted over tokens: "
+    "structure is what differs from it."
 )
 UNIFORM_WORDS = " The grey line is uniform attention under the same mask."
+GATE_COLUMN = "effective_rank_sphere"
+GATE_WORDS = (
+    f" Triangles mark degenerate states: their directions have an effective rank below {DEGENERATE_RANK:g}, so that "
+    "CKA and nearest neighbours would compare rounding and are undefined there."
+)
 
 
 CURVES = {
@@ -50,6 +63,7 @@ CURVES = {
         "mass_near_one",
         "content",
         "Mass near one",
+        "share of pairs",
         "the share of token pairs whose directions have a cosine above 0.9",
         "At 1 all tokens point nearly the same way: collapse. At 0 no pair is above the threshold, which says nothing "
         "of pairs just below it.",
@@ -60,6 +74,7 @@ CURVES = {
         "mean_inner_product",
         "content",
         "Mean inner product",
+        "mean cosine",
         "the mean cosine over pairs of token directions",
         "At 1 all tokens point the same way; independent directions in high dimension give about 0.",
         (-0.35, 1.03),
@@ -69,6 +84,7 @@ CURVES = {
         "mean_inner_product_without_rogue",
         "content",
         "Mean inner product without rogue dimensions",
+        "mean cosine",
         "the mean cosine over pairs of token directions, after the three dimensions that add most to it are left out",
         "The control of the mean inner product: what is gone here was three coordinates, not the cloud.",
         (-0.35, 1.03),
@@ -78,6 +94,7 @@ CURVES = {
         "energy",
         "content",
         "Interaction energy",
+        "energy (no unit)",
         "the sum over all token pairs, self-pairs included, of exp(beta times cosine), over 2 beta n squared",
         "Its largest value, exp(beta) / (2 beta), is collapse. That it can only rise is proved for Q = K = V = I, "
         "without a mask, at the beta of the dynamics; under a causal mask, or at another beta, it can fall there too.",
@@ -87,33 +104,40 @@ CURVES = {
         "effective_rank_raw",
         "all",
         "Effective rank, raw states (as in the source study)",
+        "effective rank (directions)",
         "the exponential of the entropy of the normalised singular values of the raw states",
         "It counts directions in use and is at most the number of tokens. Norms count, so one massive token can set "
         "it; the version of directions alone, without the first token, is its control.",
+        is_gated=True,
     ),
     "effective_rank_sphere": Curve(
         "effective_rank",
         "effective_rank_sphere",
         "content",
         "Effective rank, directions",
+        "effective rank (directions)",
         "the exponential of the entropy of the normalised singular values of the states divided by their norms",
         "The control of the raw version: norms do not enter. At 1 all tokens point the same way.",
+        is_gated=True,
     ),
     "effective_rank_centred": Curve(
         "effective_rank",
         "effective_rank_centred",
         "content",
         "Effective rank, directions around their mean",
+        "effective rank (directions)",
         "the exponential of the entropy of the normalised singular values of the states divided by their norms, less "
         "their mean over tokens",
         "Neither norms nor a direction that all tokens share enter. It has no scale: of a nearly collapsed cloud it "
         "describes what is left, and can be large.",
+        is_gated=True,
     ),
     "cka_biased": Curve(
         "cka",
         "cka_biased",
         "all",
         "CKA with the layer before, biased (as in the source study)",
+        "CKA (no unit)",
         "linear centred CKA of token directions with the layer before",
         "Near 1 a layer keeps the geometry. Independent clouds of n tokens in d dimensions give d / (n + d), not 0.",
         (-0.05, 1.05),
@@ -123,6 +147,7 @@ CURVES = {
         "cka_debiased",
         "content",
         "CKA with the layer before, debiased",
+        "CKA (no unit)",
         "linear centred CKA of token directions with the layer before, from the unbiased estimator of HSIC",
         "The control of the biased version: independent clouds give 0 on average.",
         (-0.25, 1.05),
@@ -132,6 +157,7 @@ CURVES = {
         "nn_stability",
         "content",
         "Nearest-neighbour stability",
+        "share of tokens",
         "the share of tokens whose nearest neighbour by cosine is the same token as in the layer before",
         "Near 1 the local geometry is kept; in a collapsed layer neighbours are rounding, so it is undefined there.",
         (-0.05, 1.05),
@@ -141,6 +167,7 @@ CURVES = {
         "n_clusters",
         "content",
         "Number of clusters",
+        "number of clusters",
         "the number of HDBSCAN clusters of token directions (precomputed cosine distances)",
         "0 is what HDBSCAN says both of a collapsed cloud and of a scattered one: read it beside the mean inner "
         "product.",
@@ -151,6 +178,7 @@ CURVES = {
         "noise_fraction",
         "content",
         "Noise fraction",
+        "share of tokens",
         "the share of tokens in no HDBSCAN cluster of token directions (precomputed cosine distances)",
         "1 is what HDBSCAN says both of a collapsed cloud and of a scattered one: read it beside the mean inner "
         "product.",
@@ -162,6 +190,7 @@ CURVES = {
         "fiedler_symmetric",
         "content",
         "Fiedler value of attention, symmetric",
+        "Fiedler value (no unit)",
         "the second eigenvalue of the normalised Laplacian of (A + A^T) / 2, mean of the heads' values",
         "At 0 a head falls into parts that do not attend to each other. What uniform attention gives under the same "
         "mask is no merit of the head's.",
@@ -173,6 +202,7 @@ CURVES = {
         "fiedler_published",
         "all",
         "Fiedler value of attention, as published",
+        "Fiedler value (no unit)",
         "the same after clip, alternate normalisation and without self-loops, mean of the heads' values",
         "Under a causal mask it is set by the clip and the number of rounds, as the value of uniform attention shows; "
         "so every model has a figure of its own, and causal and bidirectional heads are never on one axis.",
@@ -184,6 +214,7 @@ CURVES = {
         "entropy",
         "content",
         "Entropy of attention",
+        "entropy (nats)",
         "the entropy of a row of attention, in nats, mean over rows and heads",
         "At 0 every token attends to one alone; at most what uniform attention gives under the same mask.",
         control="entropy_uniform",
@@ -219,33 +250,50 @@ def draw(name, subject, frames, depths):
     if "head" in frame:
         frame = frame[frame["head"] == MEAN_HEAD]
     is_null = curve.control in NULLS
-    models, prompts = list(frame["model"].unique()), list(frame["prompt"].unique())
+    if curve.is_gated:
+        frame = frame.assign(is_below_gate=frame[GATE_COLUMN] < DEGENERATE_RANK)
+    models, prompts = list(frame["model"].unique()), prompts_of(frame)
     # Quantities without natural limits depend on the number of tokens: a scale per prompt, the same for all models.
     figure, axes = grid(len(prompts), len(models), sharey=True if curve.limits else "row")
     for row, prompt in zip(axes, prompts):
         for axis, model in zip(row, models):
             panel = frame[(frame["model"] == model) & (frame["prompt"] == prompt)]
-            plot_schemes(axis, panel, curve.column)
+            plot_schemes(axis, panel, curve.column, "is_below_gate" if curve.is_gated else None)
             mark_trained_depth(axis, depths.get(model))
             if is_null:
                 plot_control(axis, panel[panel["scheme"] == "trained"], curve.control, style.NULL)
             elif curve.control:
                 plot_control(axis, panel, curve.control, style.CONTROL)
+            if curve.column == GATE_COLUMN:
+                axis.axhline(DEGENERATE_RANK, **style.REFERENCE)
     axes[0, 0].set_xlim(-0.02, 1.08)
+    drawn = [frame[column] for column in (curve.column, curve.control) if column]
     for row in axes:
         # An energy at a small beta is nearly constant: from zero its changes would not be seen.
-        row[0].set_ylim(*(curve.limits or ((None, None) if curve.table == "energy" else (0, None))))
+        free = (None, None) if curve.table == "energy" else (0, None)
+        row[0].set_ylim(*(reach(curve.limits, *drawn) if curve.limits else free))
     label_grid(axes, prompts, models, "relative depth (layer / blocks)")
     extra = [Line2D([], [], **style.NULL if is_null else style.CONTROL)] if curve.control else []
-    legend(figure, frame, [curve.column], extra)
+    extra += _gate(frame, curve)
+    legend(figure, frame, [curve.column], extra, curve.axis)
     caption = (
         f"{title}: {curve.definition}, against relative depth. {curve.reading} {describe_data(frame, curve.tokens)}"
-        f"{NULL_WORDS if is_null else UNIFORM_WORDS if curve.control else ''}"
+        f"{NULL_WORDS if is_null else UNIFORM_WORDS if curve.control else ''}{GATE_WORDS if curve.is_gated else ''}"
         f"{describe_nulls(frame, curve.column)}{_describe_drops(frame) if curve.table == 'energy' else ''}"
         f"{_describe_no_clusters(frame) if curve.table == 'clusters' else ''}"
         f"{describe_trained_depth({model: depths.get(model) for model in models})}"
     )
     return Drawing(figure, title, caption, _alternative(frame, curve, title))
+
+
+def _gate(frame, curve):
+    """Legend entries of the gate: the line where it is drawn, and the mark where a state is below it."""
+    handles = []
+    if curve.column == GATE_COLUMN:
+        handles.append(Line2D([], [], **style.REFERENCE, label=f"gate: {DEGENERATE_RANK:g} directions"))
+    if curve.is_gated and frame["is_below_gate"].any():
+        handles.append(Line2D([], [], ls="", marker="v", color="#444444", ms=3, label="degenerate (below the gate)"))
+    return handles
 
 
 def _describe_drops(frame):

@@ -13,9 +13,9 @@ from collapse.summary import BASELINES
 
 TOKENS = "content"
 QUANTITIES = (
-    ("inner_products", "mass_near_one", "mass near one"),
-    ("inner_products", "mean_inner_product", "mean inner product"),
-    ("inner_products", "mean_inner_product_without_rogue", "the same without\nrogue dimensions"),
+    ("inner_products", "mass_near_one", "mass near one\n(share of pairs)"),
+    ("inner_products", "mean_inner_product", "mean inner product\n(cosine)"),
+    ("inner_products", "mean_inner_product_without_rogue", "the same without rogue\ndimensions (cosine)"),
     ("effective_rank", "effective_rank_sphere", "effective rank\n(directions)"),
 )
 MEAN = {"marker": "D", "ms": 5, "mfc": "white"}
@@ -44,7 +44,7 @@ def draw(name, subject, frames, depths):
     axes = figure.subplots(1, len(QUANTITIES), sharey=True)
     undefined = 0
     for axis, (_, _, label), differences in zip(axes, QUANTITIES, found):
-        axis.axvline(0.0, **style.CONTROL | {"label": "_"})
+        axis.axvline(0.0, **style.REFERENCE)
         axis.set_title(label)
         axis.set_xlabel("trained minus random")
         axis.margins(x=0.1)

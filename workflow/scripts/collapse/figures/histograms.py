@@ -39,10 +39,10 @@ def draw(name, subject, frames, depths):
             image = _panel(axis, cell) or image
             mark_trained_depth(axis, depths.get(subject))
     label_grid(axes, prompts, labels, "relative depth (layer / blocks)")
+    figure.supylabel("cosine (above dashes: near one)", fontsize=style.RC["axes.labelsize"])
     if image is not None:
         bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
-        bar.set_label("share of pairs per bin (log scale)")
-    figure.supylabel("cosine of token directions (dashed: 0.9)", fontsize=8)
+        bar.set_label("share of pairs per bin (log)")
     seeds = frame["seed"].nunique()
     random = f" Random weights: the counts of {seeds} seed{'s' * (seeds > 1)} added up." if seeds else ""
     caption = (
@@ -70,7 +70,9 @@ def _panel(axis, cell):
     norm = LogNorm(FLOOR, 1.0)
     shown = np.where(share.T >= FLOOR, share.T, np.nan)
     image = axis.pcolormesh(edges, np.linspace(-1, 1, 51), shown, norm=norm, cmap="viridis_r", rasterized=True)
-    axis.axhline(0.9, color="#444444", linewidth=0.7, linestyle="--")
+    # Light around dark: it shows on any colour.
+    axis.axhline(0.9, color="#ffffff", linewidth=1.8)
+    axis.axhline(0.9, color="#000000", linewidth=0.8, linestyle="--")
     return image
 
 

@@ -7,7 +7,7 @@ from matplotlib.patches import Patch
 
 from collapse.figures import style
 from collapse.figures.draw import Drawing
-from collapse.figures.panels import TOKEN_WORDS
+from collapse.figures.panels import TOKEN_WORDS, prompts_of
 from collapse.summary import BASELINES
 
 TOKENS = "content"
@@ -32,11 +32,11 @@ def draw(name, subject, frames, depths):
         count, those beyond too, and the caption says so.
     """
     frame = frames["cluster_membership"]
+    prompts = prompts_of(frame, subject)
     frame = frame[(frame["model"] == subject) & (frame["tokens"] == TOKENS)]
     schemes = set(frame["scheme"])
     random = next((scheme for scheme in BASELINES if scheme in schemes), None)
     shown = [scheme for scheme in ("trained", random) if scheme in schemes]
-    prompts = list(frame["prompt"].unique())
     figure = matplotlib.figure.Figure(figsize=(8.5, 1.45 * len(prompts) + 0.95), layout="constrained")
     axes = figure.subplots(len(prompts), 2, sharex="col", squeeze=False, width_ratios=[2, 1])
     for row, prompt in zip(axes, prompts):
@@ -45,7 +45,7 @@ def draw(name, subject, frames, depths):
         row[0].set_ylabel(style.prompt_label(prompt))
     axes[0, 0].set_title("share of layers in which a token is clustered")
     axes[0, 1].set_title("share of tokens with that share")
-    axes[-1, 0].set_xlabel("position in the prompt")
+    axes[-1, 0].set_xlabel("position in the prompt (tokens)")
     axes[-1, 1].set_xlabel("share of layers (ten bins)")
     looks = {scheme: style.look(scheme, scheme) for scheme in shown}
     seeds = frame.loc[frame["scheme"] == random, "seed"].nunique()

@@ -5,7 +5,7 @@ from matplotlib.lines import Line2D
 
 from collapse.figures import style
 from collapse.figures.draw import Drawing
-from collapse.figures.panels import TOKEN_WORDS
+from collapse.figures.panels import TOKEN_WORDS, prompts_of
 from collapse.summary import BASELINES
 
 TOKENS = "content"
@@ -30,12 +30,14 @@ def draw(name, subject, frames, depths):
         Model -> `depth` and `trained_depth` in blocks, of models that run deeper than they were trained: their caption
         says so, since depth is over columns here.
     """
-    frame, labels = (_own(frames[table], subject) for table in ("projections", "cluster_labels"))
+    whole = _of_layers(frames["projections"], subject, TOKEN_WORDS)
+    frame, labels = (_of_layers(frames[table], subject, [TOKENS]) for table in ("projections", "cluster_labels"))
     frame = frame.merge(labels[[*RUN, "label"]], on=RUN, how="left", validate="many_to_one")
-    methods = [method for method in style.METHODS if method in set(frame["method"])]
-    columns = [(method, depth) for method in methods for depth in _depths(frame)]
-    weights, prompts = _weights(frame), list(frame["prompt"].unique())
-    seeds = frame.loc[frame["scheme"].isin(BASELINES), "seed"].nunique()
+    # A prompt that leaves no token under the rule has no row, and its panels.
+    methods = [method for method in style.METHODS if method in set(whole["method"])]
+    columns = [(method, depth) for method in methods for depth in _depths(whole)]
+    weights, prompts = _weights(whole), prompts_of(whole)
+    seeds = whole.loc[whole["scheme"].isin(BASELINES), "seed"].nunique()
     frame = frame[frame["weights"].isin(weights) & frame["depth"].isin({depth for _, depth in columns})]
     rows = [(prompt, slug) for prompt in prompts for slug in weights]
     figure = matplotlib.figure.Figure(
@@ -49,10 +51,10 @@ def draw(name, subject, frames, depths):
             undefined += _plot(axis, run[(run["method"] == method) & (run["depth"] == depth)])
         line[0].set_ylabel(f"{style.prompt_label(prompt)}\n({weights[slug]})")
     for axis, (method, depth) in zip(axes[0], columns):
-        axis.set_title(f"{style.METHODS[method]}, {depth:.2f}")
+        axis.set_title(f"{style.METHODS[method]}\ndepth {depth:.2f}")
     handles = [Line2D([], [], **_look(0), label="in a cluster"), Line2D([], [], **style.NOISE, label="noise")]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
-    schemes = dict(zip(frame["weights"], frame["scheme"]))
+    schemes = dict(zip(whole["weights"], whole["scheme"]))
     words = "; ".join(f"{style.look(schemes[slug], slug)['label']}: {slug}" for slug in weights)
     caption = (
         f"Tokens of {subject} in the plane, from their directions, at the relative depths (layer / blocks) above the "
@@ -67,8 +69,8 @@ def draw(name, subject, frames, depths):
     return Drawing(figure, f"Tokens in the plane: {subject}", caption, _alternative(frame, subject, weights, undefined))
 
 
-def _own(frame, subject):
-    own = frame[(frame["model"] == subject) & (frame["tokens"] == TOKENS)]
+def _of_layers(frame, subject, rules):
+    own = frame[(frame["model"] == subject) & frame["tokens"].isin(rules)]
     return own[own["stage"] != "final_norm"]
 
 
@@ -95,7 +97,7 @@ def _plot(axis, cell):
     axis.set_yticks([])
     if cell.empty or cell["x"].isna().any():
         axis.text(0.5, 0.5, "undefined", ha="center", va="center", transform=axis.transAxes)
-        return ["not computed at this depth"] if cell.empty else [cell["undefined"].iloc[0]]
+        return ["no token under this rule"] if cell.empty else [cell["undefined"].iloc[0]]
     labels = cell["label"].fillna(-2)
     for label, tokens in cell.groupby(labels):
         look = _look(int(label)) if label >= 0 else style.NOISE if label == -1 else style.UNKNOWN

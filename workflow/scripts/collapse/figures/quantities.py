@@ -16,6 +16,8 @@ from collapse.figures.panels import (
     legend,
     mark_trained_depth,
     plot_schemes,
+    prompts_of,
+    reach,
 )
 
 TOKENS = "content"
@@ -32,6 +34,8 @@ class Quantity:
     column: str
     group: str | None = None
     limits: tuple | None = None
+    # The inverse temperature of an energy; None for that nearest to 1, the theory's own.
+    beta: float | None = None
     # The value that says nothing, drawn as a thin grey line.
     reference: float | None = None
     is_count: bool = False
@@ -48,6 +52,8 @@ class Figure:
     quantities: tuple
     # Say what the grey line is.
     reference: str | None = None
+    # The quantity of the y axes with its unit, where it is the same for all or the titles do not say it.
+    axis: str = ""
 
 
 PAIR_GROUPS = {
@@ -93,6 +99,7 @@ FIGURES = {
         "the mean cosine over the pairs of each group, beside the interaction energy over all pairs",
         PAIRS + CIRCULAR,
         (*_pairs("mean_inner_product", COSINE), Quantity(ENERGY, ENERGY)),
+        axis="mean cosine (last: energy)",
     ),
     "pair_groups_mass": Figure(
         "pair_groups",
@@ -100,6 +107,7 @@ FIGURES = {
         "the share of each group's pairs with a cosine above 0.9",
         PAIRS + CIRCULAR,
         _pairs("mass_near_one", SHARE),
+        axis="share above 0.9",
     ),
     "pair_groups_share": Figure(
         "pair_groups",
@@ -107,6 +115,7 @@ FIGURES = {
         "the pairs of each group over all pairs; the four add up to 1",
         PAIRS + "Means of a group with few pairs say little of the layer.",
         _pairs("share_of_pairs", SHARE),
+        axis="share of all pairs",
     ),
     "cluster_life": Figure(
         "cluster_life",
@@ -117,6 +126,7 @@ FIGURES = {
         "Many survivors: structure that layers keep. Many births and deaths: clusters drawn anew, as in clouds without "
         "structure.",
         tuple(Quantity(name, name, is_count=True) for name in ("births", "deaths", "merges", "splits", "survivors")),
+        axis="number of clusters",
     ),
     "cluster_plateaus": Figure(
         "cluster_life",
@@ -128,9 +138,19 @@ FIGURES = {
         (
             Quantity("agreement with the\nlayer before (ARI)", "adjacent_ari", limits=(-0.55, 1.03), reference=0.0),
             Quantity("mean age (states)", "mean_lifespan"),
-            Quantity("on a plateau", "is_plateau", limits=SHARE),
+            Quantity("on a plateau\n(1 yes, 0 no)", "is_plateau", limits=SHARE),
         ),
         "labels drawn anew",
+    ),
+    "energy_by_beta": Figure(
+        ENERGY,
+        "Interaction energy",
+        "the sum over all token pairs, self-pairs included, of exp(beta times cosine), over 2 beta n squared, for each "
+        "inverse temperature beta",
+        "Its largest value, exp(beta) / (2 beta), is collapse. That it can only rise is proved for Q = K = V = I, "
+        "without a mask, at the beta of the dynamics.",
+        (),
+        axis="energy (no unit)",
     ),
     "attention_punctuation": _attention("punctuation", "punctuation"),
     "attention_noise": _attention("noise", "noise tokens"),
@@ -152,54 +172,62 @@ def draw(name, subject, frames, depths):
         Model -> `depth` and `trained_depth` in blocks, of models that run deeper than they were trained.
     """
     spec = FIGURES[name]
+    quantities = spec.quantities or _per_beta(frames[ENERGY])
     frame = _own(frames[spec.table], subject)
     if "received" in frame:
         frame = frame.assign(share_of_attention=frame["received"] * frame["share_of_tokens"])
     if "is_plateau" in frame:
         frame = frame.assign(is_plateau=frame["is_plateau"].astype("Float64").astype(float))
-    parts, labels, beta = [], [], None
-    for quantity in spec.quantities:
+    parts, labels, nearest = [], [], None
+    for quantity in quantities:
         label, part = quantity.label, frame
-        if quantity.column == ENERGY:
-            part, beta = _energy(_own(frames[ENERGY], subject))
-            label = f"energy, beta {beta:g}"
+        if quantity.beta is not None:
+            part = frame[frame["beta"] == quantity.beta]
+        elif quantity.column == ENERGY:
+            part, nearest = _energy(_own(frames[ENERGY], subject))
+            label = f"energy, beta {nearest:g}"
         if quantity.group:
             part = frame[frame["group"] == quantity.group]
         parts.append(part)
         labels.append(label)
-    prompts = list(frame["prompt"].unique())
+    prompts = prompts_of(frames[spec.table], subject)
     size = (max(1.75 * len(labels) + 1.0, 6.5), 1.45 * len(prompts) + 1.2)
     figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(prompts), len(labels), sharex=True, squeeze=False)
     for row, prompt in zip(axes, prompts):
-        for axis, quantity, part in zip(row, spec.quantities, parts):
+        for axis, quantity, part in zip(row, quantities, parts):
             plot_schemes(axis, part[part["prompt"] == prompt], quantity.column)
             mark_trained_depth(axis, depths.get(subject))
             if quantity.reference is not None:
-                axis.axhline(quantity.reference, **style.CONTROL | {"label": "_"})
+                axis.axhline(quantity.reference, **style.REFERENCE)
             if quantity.is_count:
                 axis.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
-            axis.set_ylim(*(quantity.limits or ((None, None) if quantity.column == ENERGY else (0, None))))
+            free = (None, None) if quantity.column == ENERGY else (0, None)
+            axis.set_ylim(*(reach(quantity.limits, part[quantity.column]) if quantity.limits else free))
     axes[0, 0].set_xlim(-0.02, 1.08)
     label_grid(axes, prompts, labels, "relative depth")
     undefined = [
         (label.replace("\n", " "), int(missing.sum()), len(missing))
-        for label, quantity, part in zip(labels, spec.quantities, parts)
+        for label, quantity, part in zip(labels, quantities, parts)
         if (missing := _missing(part, quantity.column)).any()
     ]
-    extra = [Line2D([], [], **style.CONTROL | {"label": spec.reference})] if spec.reference else []
-    legend(figure, frame, [], [*extra, *_cross(undefined)])
+    extra = [Line2D([], [], **style.REFERENCE, label=spec.reference)] if spec.reference else []
+    legend(figure, frame, [], [*extra, *_cross(undefined)], spec.axis)
     title = f"{spec.title}: {subject}"
     caption = (
         f"{title}. Against relative depth (layer / blocks): {spec.definition}. {spec.reading} "
-        f"{describe_data(frame, TOKENS)}{_describe_energy(beta)}{_describe_undefined(undefined)}"
+        f"{describe_data(frame, TOKENS)}{_describe_energy(nearest)}{_describe_undefined(undefined)}"
         f"{describe_trained_depth({subject: depths.get(subject)})}"
     )
-    return Drawing(figure, title, caption, _alternative(spec, title, parts, labels))
+    return Drawing(figure, title, caption, _alternative(quantities, title, parts, labels))
 
 
 def _own(frame, subject):
     return frame[(frame["model"] == subject) & (frame["tokens"] == TOKENS)]
+
+
+def _per_beta(frame):
+    return tuple(Quantity(f"beta {beta:g}", ENERGY, beta=beta) for beta in sorted(frame["beta"].unique()))
 
 
 def _energy(frame):
@@ -230,10 +258,10 @@ def _describe_undefined(undefined):
     return f" Undefined states (crosses): {words}." if words else ""
 
 
-def _alternative(spec, title, parts, labels):
+def _alternative(quantities, title, parts, labels):
     """Say in words where each line ends: the mean over prompts at the deepest state."""
     said = []
-    for label, quantity, part in zip(labels, spec.quantities, parts):
+    for label, quantity, part in zip(labels, quantities, parts):
         steps = part[part["stage"] != "final_norm"]
         last = steps[steps["depth"] == steps.groupby("weights")["depth"].transform("max")]
         means = last.groupby("scheme", sort=False)[quantity.column].mean().dropna()

@@ -1,6 +1,7 @@
 """The one style of all figures: colours that colour-blind readers tell apart, line styles that survive grey print."""
 
 import re
+import textwrap
 
 import matplotlib
 
@@ -71,9 +72,13 @@ VARIANTS = {
     "zero-bias": {"color": "#777777", "linestyle": (0, (2, 1))},
 }
 COMPONENTS = ("embeddings", "qk", "ov", "mlp")
-# The theory, one look per beta in order of appearance.
-THEORY = {"linestyle": ":", "linewidth": 1.6}
+# The theory, one look per line in order of appearance. Their numbers have no common divisor: 20 lines look different.
+THEORY = {"linewidth": 1.6}
 THEORY_COLOURS = ("#009E73", "#56B4E9", "#E69F00", "#000000")
+THEORY_DASHES = (":", (0, (1, 4)), (0, (1, 1, 1, 4)), (0, (1, 1, 1, 1, 1, 4)), (0, (2, 4)))
+# The state after the final norm is an open mark, whose shape tells weights apart in grey.
+SHAPES = {"trained": "o", "norm-matched": "s", "orthogonal": "^", "library-init": "v", "shuffled": "D"}
+SHAPES["spectrum-matched"] = "P"
 
 # Clusters in the plane: shapes tell them apart in grey. Eight of one and seven of the other make 56 looks.
 CLUSTER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#000000")
@@ -92,10 +97,14 @@ KINDS = {
 METHODS = {"pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
 
 # What a quantity is without content, under the same mask.
-CONTROL = {"color": "#777777", "linestyle": "-", "linewidth": 0.9, "label": "uniform attention, same mask"}
+CONTROL = {"color": "#777777", "linestyle": "-", "linewidth": 0.9, "marker": "|", "ms": 4}
+CONTROL["label"] = "uniform attention, same mask"
+# A value to read others against.
+REFERENCE = {"color": "#777777", "linestyle": "-", "linewidth": 0.9}
 TRAINED_DEPTH = {"color": "#444444", "linestyle": "-", "linewidth": 0.6, "label": "_"}
 # The same call on a cloud without structure.
-NULL = {"color": "#444444", "linestyle": (0, (1, 1)), "linewidth": 0.8, "label": "null of the trained cloud"}
+NULL = {"color": "#444444", "linestyle": "-", "linewidth": 0.6, "marker": ".", "ms": 3}
+NULL["label"] = "null of the trained cloud"
 
 
 def apply():
@@ -104,17 +113,21 @@ def apply():
     matplotlib.rcParams.update(RC)
 
 
-def look(scheme, weights):
-    """Return the line style of weights; a theory line has a colour of its beta, which its label names."""
+def look(scheme, weights, nth=0):
+    """Return the line style of weights; of the theory that of the `nth` of its lines, whose label names its beta."""
     if scheme in LOOKS:
         return LOOKS[scheme]
     if scheme != "identity":
         return _variant(scheme)
     beta, step, steps = re.fullmatch(r"identity-b(.+?)(?:-step(.+?))?(?:-n(\d+))?", weights).groups()
-    colour = THEORY_COLOURS[0 if beta == "1" else 1 + sum(beta.encode()) % (len(THEORY_COLOURS) - 1)]
     said = [f"step {step}"] * bool(step) + [f"{steps} steps"] * bool(steps)
-    dash = {"linestyle": (0, (1, 3))} if said else {}
-    return THEORY | dash | {"color": colour, "label": ", ".join([f"theory, Q = K = V = I, beta {beta}", *said])}
+    own = {"color": THEORY_COLOURS[nth % len(THEORY_COLOURS)], "linestyle": THEORY_DASHES[nth % len(THEORY_DASHES)]}
+    return THEORY | own | {"label": ", ".join([f"theory, Q = K = V = I, beta {beta}", *said])}
+
+
+def shape(scheme):
+    """Return the mark of a scheme's state after the final norm; variants of one scheme share it."""
+    return next(mark for name, mark in SHAPES.items() if scheme.startswith(name))
 
 
 def _variant(scheme):
@@ -135,9 +148,10 @@ def _variant(scheme):
 
 def prompt_label(prompt):
     """Return a prompt's name for an axis label: underscores become spaces or, in time, line breaks."""
-    words, lines = prompt.split("_"), [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + len(word) > 14:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
+    return fit(prompt.replace("_", " "), 1.05)
+
+
+def fit(words, inches):
+    """Break words into lines that are no longer than that in the size of titles and labels."""
+    # A letter of this font is 0.6 of its size wide, a wide one 0.9.
+    return "\n".join(textwrap.wrap(words, int(72 * inches / (0.62 * RC["axes.titlesize"]))))
