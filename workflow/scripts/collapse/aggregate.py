@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from collapse import tables
 from collapse.errors import Refusal
@@ -92,7 +91,7 @@ def runs_table(paths, output):
     for path in paths:
         states = StatesFile(path)
         record = states.metadata
-        content = pc.sum(pa.array(states.mask("content"))).as_py()
+        content = int(states.mask("content").sum())
         row = {key: record.get(key) for key in tables.schema("runs").names}
         records.append(record)
         rows.append(row | {"n_content_tokens": content, "record": json.dumps(record, sort_keys=True)})
