@@ -32,8 +32,7 @@ def draw(name, subject, frames, depths):
         count, those beyond too, and the caption says so.
     """
     frame = frames["cluster_membership"]
-    prompts = prompts_of(frame, subject)
-    frame = frame[(frame["model"] == subject) & (frame["tokens"] == TOKENS)]
+    frame = frame[frame["model"] == subject]
     # All seeds of a scheme are one line, each beta of the theory one of its own.
     frame = frame.assign(line=frame["weights"].where(frame["seed"].isna(), frame["scheme"]))
     schemes = set(frame["scheme"])
@@ -41,6 +40,9 @@ def draw(name, subject, frames, depths):
     theory = list(frame.loc[frame["scheme"] == "identity", "line"].unique())
     looks = {scheme: style.look(scheme, scheme) for scheme in ("trained", random) if scheme in schemes}
     looks |= {line: style.look("identity", line, nth) for nth, line in enumerate(theory)}
+    seeds, prompts = frame.loc[frame["scheme"] == random, "seed"].nunique(), prompts_of(frame)
+    # A prompt that leaves no token under the rule has no row here, and its panels.
+    frame = frame[frame["tokens"] == TOKENS]
     figure = matplotlib.figure.Figure(figsize=(8.5, 1.45 * len(prompts) + 0.95), layout="constrained")
     axes = figure.subplots(len(prompts), 2, sharex="col", squeeze=False, width_ratios=[2, 1])
     for row, prompt in zip(axes, prompts):
@@ -51,7 +53,6 @@ def draw(name, subject, frames, depths):
     axes[0, 1].set_title("share of tokens with that share")
     axes[-1, 0].set_xlabel("position in the prompt (tokens)")
     axes[-1, 1].set_xlabel("share of layers (ten bins)")
-    seeds = frame.loc[frame["scheme"] == random, "seed"].nunique()
     handles = [Line2D([], [], **look) for look in looks.values()]
     if seeds > 1:
         handles.append(Patch(color=looks[random]["color"], alpha=0.3, lw=0, label="range over seeds"))
