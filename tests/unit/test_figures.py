@@ -295,6 +295,13 @@ def test_noise_is_grey_crosses_and_clusters_differ_in_colour_and_shape():
     assert len({shape for shape, _ in clusters}) == len({colour for _, colour in clusters}) == len(clusters) > 2
 
 
+def test_membership_of_the_theory_is_drawn_on_the_axes_of_the_models():
+    table = grid("cluster_membership", n_models=1)
+    own = table[(table["tokens"] == "content") & (table["prompt"] == PROMPTS[0]) & (table["scheme"] == "identity")]
+    drawn = [list(line.get_ydata()) for line in drawing("cluster_membership", 1).figure.axes[0].lines]
+    assert own.sort_values("position")["clustered_share"].tolist() in drawn and len(drawn) == 3
+
+
 def test_membership_band_is_that_of_the_seeds():
     table = grid("cluster_membership", n_models=1)
     own = table[(table["tokens"] == "content") & (table["prompt"] == PROMPTS[0]) & (table["scheme"] == "norm-matched")]

@@ -109,7 +109,7 @@ def test_the_shortest_prompt_alone_is_drawn(frames, name):
     """Content leaves it no token: no row in the tables of tokens, and nothing else but nulls."""
     one = {table: frame[frame["prompt"] == "tokens_1"] for table, frame in frames.items()}
     drawn = drawing(name, one)
-    assert "tokens_1" in drawn.caption
+    assert "tokens_1" in drawn.caption and "random (norm-matched)" in drawn.caption
     assert overlaps(drawn.figure) == [] == outside(drawn.figure)
 
 

@@ -126,14 +126,20 @@ def legend(figure, frame, columns, extra=(), y_label=""):
     if any(is_degenerate(frame, column).any() for column in columns):
         handles.append(Line2D([], [], ls="", marker="x", color="#444444", ms=3, label="undefined"))
     handles += extra
+    n_rows = place_legend(figure, handles)
+    middle = 0.5 * (1 - 0.18 * n_rows / figure.get_figheight())
+    figure.supylabel(y_label, y=middle, fontsize=style.RC["axes.labelsize"])
+
+
+def place_legend(figure, handles):
+    """Put a legend above all panels, in as many columns as fit; return its number of rows."""
     longest = max(len(handle.get_label()) for handle in handles)
     n_columns = max(1, min(len(handles), int(figure.get_figwidth() / (0.7 + 0.064 * longest))))
     # Room for three rows is in every figure; many kinds of weights take more, which panels must not give.
     n_rows = math.ceil(len(handles) / n_columns)
     figure.set_figheight(figure.get_figheight() + 0.18 * max(0, n_rows - 3))
     figure.legend(handles=handles, loc="outside upper center", ncols=n_columns)
-    middle = 0.5 * (1 - 0.18 * n_rows / figure.get_figheight())
-    figure.supylabel(y_label, y=middle, fontsize=style.RC["axes.labelsize"])
+    return n_rows
 
 
 def describe_data(frame, tokens):
