@@ -1,4 +1,5 @@
 # make demo: from a clone to results/report/index.html. make test: tests. make test-slurm: on a SLURM. make lint: style.
+# make bench: ratios of speed. make bench-growth: how time and memory grow, to benchmarks/GROWTH.md.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -6,10 +7,10 @@ SHELL := bash
 BIN := .venv/bin
 REPORT := results/report/index.html
 
-.PHONY: help demo test test-slurm lint format
+.PHONY: help demo test test-slurm bench bench-growth lint format
 
 help:
-	@sed -n '1s/^# //p' Makefile
+	@sed -n '1,2s/^# //p' Makefile
 
 demo: .venv/installed
 	$(BIN)/snakemake --cores all
@@ -31,6 +32,15 @@ test-slurm: .venv/installed
 	    fi; \
 	done
 	$(BIN)/python -m pytest -n 0 tests/slurm
+
+# One thread: two on a machine that does something else measure that.
+BENCH := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONPATH=workflow/scripts $(BIN)/python
+
+bench: .venv/installed
+	$(BENCH) benchmarks/bench.py
+
+bench-growth: .venv/installed
+	$(BENCH) benchmarks/growth.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .
