@@ -137,6 +137,8 @@ def test_a_tiny_bench_runs(capsys):
 
 
 def test_growth_finds_exponents_and_what_dominates():
+    assert growth.exponent((2, 4, 8), (0.0, 1.0, 4.0)) == pytest.approx(2)
+    assert growth.exponent((2, 4), (0.0, 1.0)) is None
     costs = {"square": [(n**2, 10 + n) for n in (2, 4, 8)], "constant": [(5, float("nan"))] * 3}
     lines = growth.table("tokens", (2, 4, 8), costs).splitlines()
     assert lines[2].startswith("| square | 4 s | 16 s | 64 s | 2.00 | 2.00 | 12 to 18 MB |")

@@ -10,8 +10,8 @@ LOADED = {
     "projections tsne": {"sklearn", "scipy"},
     "identity_attention": {"scipy"},
 }
-# The bound that benchmarks/README.md states: matrices of n x n and of n x d in float64, what pyarrow holds of a file, and
-# of what has a row per token, the rows of the table.
+# The bound that benchmarks/README.md states: matrices of n x n and of n x d in float64, what pyarrow holds of a file,
+# and of what has a row per token, the rows of the table.
 MATRICES, FILES, ROW = 16, 12, 1500 / 2**20
 N, D = 200, 800
 PER_TOKEN = ("clusters", "projections pca", "identity_attention")
@@ -33,7 +33,8 @@ def test_no_job_loads_what_it_does_not_use(small):
 def test_memory_is_that_of_one_layer_however_many_there_are(small, tmp_path):
     one = MATRICES * (N * N + N * D) * 8 / 2**20 + FILES
     few, many = (Runs(tmp_path / name, N, D, n_blocks) for name, n_blocks in (("few", 2), ("many", 12)))
-    few.run("identity_states"), many.run("identity_states")
+    for runs in (few, many):
+        runs.run("identity_states")
     for name in MEASURED:
         held, more = few.run(name)["megabytes"], many.run(name)["megabytes"]
         assert held - small[name]["megabytes"] < one, name
