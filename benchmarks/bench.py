@@ -71,10 +71,12 @@ def jobs_table(size):
     with tempfile.TemporaryDirectory() as small, tempfile.TemporaryDirectory() as large:
         starting, working = Runs(small, **SMALLEST), Runs(large, size.n, size.d, size.n_blocks)
         imports, least = float("inf"), {}
-        turns = range(min(3, size.turns))
-        for _ in turns:
+        for turn in range(size.turns):
             imports = min(imports, seconds_of(IMPORTS))
             for name in starting.names(size.layouts):
+                # It compiles for ten seconds.
+                if name == "projections umap" and turn:
+                    continue
                 least[name] = min(least.get(name, float("inf")), starting.run(name)["seconds"])
         title = f"Jobs, {size.n_blocks + 1} states of {size.n} x {size.d}, CPU time"
         _head(title, "start-up", "its work", "start/work", f"start / ({IMPORTS})", "target", "most memory")

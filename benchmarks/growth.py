@@ -160,7 +160,7 @@ def report(sizes, n, d):
         "# Growth of time and memory\n\n"
         f"Written by `make bench-growth` on a machine with {machine()}.\n"
         "CPU seconds and megabytes of jobs are those beyond a job that only starts (a fifth of a second and 95 MB,\n"
-        "clusters one second and 190 MB), those of passes and attention those of the call; jobs have both token rules.\n"
+        "clusters one second and 190 MB), those of passes and attention of the call; jobs have both token rules.\n"
         "[README.md](README.md) says how to read it.\n"
     )
     return "\n".join([intro, *parts])
