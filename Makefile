@@ -1,4 +1,5 @@
 # make demo: from a clone to results/report/index.html. make test: tests. make test-slurm: on a SLURM. make lint: style.
+# make bench: ratios of speed. make bench-growth: how time and memory grow. make bench-paper: what the paper's grid costs.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -13,10 +14,10 @@ if ! { $$sudo apt-get update -q && $$sudo apt-get install -q -y $(1); }; then \
 fi
 endef
 
-.PHONY: help demo test test-slurm chromium slurm lint format
+.PHONY: help demo test test-slurm chromium slurm bench bench-growth bench-paper lint format
 
 help:
-	@sed -n '1s/^# //p' Makefile
+	@sed -n '1,2s/^# //p' Makefile
 
 demo: .venv/installed
 	$(BIN)/snakemake --cores all
@@ -40,6 +41,21 @@ slurm:
 	for program in munged slurmctld slurmd sbatch; do \
 	    if ! command -v "$$program" > /dev/null; then $(call install,slurm-wlm munge); break; fi; \
 	done
+
+# One thread: two on a machine that does something else measure that.
+BENCH := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONPATH=workflow/scripts $(BIN)/python
+
+bench: .venv/installed
+	$(BENCH) benchmarks/bench.py
+
+bench-growth: .venv/installed
+	$(BENCH) benchmarks/growth.py
+
+# Hours and 40 GB for the whole grid, taken up where it was left. PAPER=FOLDER puts them elsewhere, and
+# ARGUMENTS="--prompts short_heterogeneous --models gpt2" is a part of it.
+PAPER := .bench-paper
+bench-paper: .venv/installed
+	$(BENCH) benchmarks/paper.py $(PAPER) $(ARGUMENTS)
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -32,6 +32,7 @@ class Runs:
 
     def __init__(self, folder, n, d, n_blocks):
         self.folder = Path(folder)
+        self.folder.mkdir(exist_ok=True)
         self.states = self.folder / "states.parquet"
         states_file(self.states, n, d, n_blocks)
 

@@ -319,6 +319,8 @@ def uniform(n, is_causal):
 
 def with_mean(rows):
     mean = {name: np.mean([row[name] for row in rows]) for name in rows[0]}
+    if "converged" in mean:
+        mean["converged"] = all(row["converged"] for row in rows)
     return [{"head": head} | row for head, row in enumerate(rows)] + [{"head": -1} | mean]
 
 
