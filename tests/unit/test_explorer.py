@@ -189,6 +189,19 @@ def test_without_clusters_there_is_no_colour_for_them(tmp_path):
     assert next(iter(embedded(page).values()))["rules"]["all"]["labels"] is None
 
 
+def test_a_prompt_whose_tokens_are_all_left_out_says_so_at_every_layer(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "tokens_of", lambda model, prompt: results.PLAIN[:1])
+    data = embedded(results.write(tmp_path))["/".join(TRAINED)]
+    content = data["rules"]["content"]
+    assert content["positions"] == []
+    for method, states in {"pca": [0, 1, 2, 3, 4], "tsne": [0, 2, 4]}.items():
+        frames = content["methods"][method]["frames"]
+        assert [frame["state"] for frame in frames] == states
+        assert {(frame["picture"], frame["undefined"]) for frame in frames} == {(None, explorer.NO_TOKENS)}
+    assert content["labels"]["undefined"] == dict.fromkeys("01234", explorer.NO_TOKENS)
+    assert len(data["rules"]["all"]["methods"]["pca"]["frames"]) == 5
+
+
 def test_tokens_of_another_text_are_refused(made, readers):
     run = ("post", "trained", "plain")
     rows = {name: reader.read(run) for name, reader in readers.items()}
