@@ -131,7 +131,7 @@ def test_tokens_are_those_of_the_states_file_with_their_kinds(made, readers):
 def test_curves_are_of_the_tables_that_are_there_and_energy_has_one_for_each_beta(made, readers):
     data, curves = data_of(made, readers, RANDOM)
     titles = [curve.title for curve in curves]
-    assert "Energy, beta 0.5" in titles and "Energy, beta 2" in titles
+    assert "Interaction energy, beta 0.5" in titles and "Interaction energy, beta 2" in titles
     assert {curve.table for curve in curves} == {"inner_products", "clusters", "energy"}
     mean = data["rules"]["all"]["curves"][titles.index("Mean inner product")]["values"]
     np.testing.assert_allclose(mean, [depth for _, _, depth in data["states"]], atol=1e-5)
