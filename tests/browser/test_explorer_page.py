@@ -57,6 +57,8 @@ def test_it_opens_from_a_disk_and_shows_two_runs(explore, pages, form):
     page = explore(getattr(pages, form))
     assert len(points(page, "left")[0]) == len(points(page, "right")[0]) == len(results.HOSTILE) - 1
     assert status(page, "left").startswith("Embedding, layer 0 of 4 · 2 clusters, ")
+    said = page.get_attribute("#left .plot", "aria-label")
+    assert said.startswith("left picture: post/trained/hostile, Embedding, layer 0 of 4, 2 clusters, ")
     files = [url for url in page.seen.requests if url.endswith(".js")]
     assert len(files) == {"embedded": 0, "split": 2}[form]
 

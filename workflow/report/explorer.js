@@ -611,11 +611,12 @@ const explorer = (() => {
     for (const side of sides) {
       const name = document.createElement("b");
       name.textContent = words(side);
-      side.status.replaceChildren(name, ` · ${describe(side)}`);
+      const more = describe(side);
+      side.status.replaceChildren(name, more && ` · ${more}`);
       const reason = framesOf(side)[side.frame].undefined;
       side.reason.hidden = !reason;
       side.reason.textContent = reason ? `No picture: ${reason}` : "";
-      side.plot.setAttribute("aria-label", `${side.name} picture: ${chosen(side)}, ${words(side)}: ${describe(side)}`);
+      side.plot.setAttribute("aria-label", [`${side.name} picture: ${chosen(side)}`, words(side), more].filter(Boolean).join(", "));
       paint(side);
     }
     moveCurves();
