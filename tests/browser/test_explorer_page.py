@@ -1,6 +1,7 @@
 """The explorer in a real browser. That no page complains, runs a prompt or sends a request is held after every test."""
 
 import re
+import shutil
 
 import explorer_results as results
 import pytest
@@ -56,6 +57,8 @@ def test_it_opens_from_a_disk_and_shows_two_runs(explore, pages, form):
     page = explore(getattr(pages, form))
     assert len(points(page, "left")[0]) == len(points(page, "right")[0]) == len(results.HOSTILE) - 1
     assert status(page, "left").startswith("Embedding, layer 0 of 4 · 2 clusters, ")
+    said = page.get_attribute("#left .plot", "aria-label")
+    assert said.startswith("left picture: post/trained/hostile, Embedding, layer 0 of 4, 2 clusters, ")
     files = [url for url in page.seen.requests if url.endswith(".js")]
     assert len(files) == {"embedded": 0, "split": 2}[form]
 
@@ -80,6 +83,64 @@ def test_a_run_whose_file_is_not_there_is_named(explore, pages, tmp_path):
     choose(page, "left", model="pre")
     reason.wait_for(state="hidden")
     assert status(page).startswith("Embedding, layer 0 of 6")
+
+
+def test_beside_a_run_that_is_not_there_nothing_of_another_is_seen(explore, pages):
+    page = explore(pages.split)
+    page.evaluate("document.querySelector('#left [data-key=model]').append(new Option('gone', 'gone'))")
+    page.seen.expected = ["Failed to load resource: net::ERR_FILE_NOT_FOUND"]
+    choose(page, "left", model="gone")
+    page.locator("#left .reason", has_text="cannot be read").wait_for()
+    assert page.locator(".curve").count() == 0
+    choose(page, "right", prompt="plain")
+    page.locator("#right .reason", has_text="Shown as soon as the other side has a run").wait_for()
+    assert status(page, "right") == ""
+    choose(page, "left", model="post")
+    page.locator("#right .reason").wait_for(state="hidden")
+    assert status(page, "right").startswith("Embedding") and len(points(page, "right")[0]) == len(results.PLAIN) - 1
+    assert page.locator(".curve").count() > 0
+
+
+def test_a_run_whose_file_is_cut_short_is_named(explore, tmp_path, pages):
+    shutil.copytree(pages.split.parent, tmp_path / "copy")
+    file = tmp_path / "copy/explorer/pre/trained/hostile.js"
+    file.write_text(file.read_text()[:-100])
+    page = explore(tmp_path / "copy/explorer.html")
+    page.seen.expected = ["Invalid or unexpected token", "Unexpected end of input", "missing )"]
+    choose(page, "left", model="pre")
+    page.locator("#left .reason", has_text="pre/trained/hostile.js does not hold its run").wait_for()
+
+
+def test_a_prompt_without_a_content_token_is_a_choice_like_others(chromium, tmp_path, monkeypatch):
+    tokens_of = results.tokens_of
+    monkeypatch.setattr(results, "tokens_of", lambda m, p: results.PLAIN[:1] if p == "plain" else tokens_of(m, p))
+    path = results.write(tmp_path)
+    page = chromium.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-ready]")
+    choose(page, "left", prompt="plain")
+    reason = page.locator("#left .reason")
+    reason.filter(has_text="No picture: no tokens under this token rule").wait_for()
+    assert "NaN" not in status(page)
+    pick(page, "rule", "all")
+    reason.wait_for(state="hidden")
+    assert len(points(page)[0]) == 1
+    page.close()
+
+
+def test_the_trained_depth_of_a_deepened_model_is_marked_on_its_own_side(explore):
+    page = explore()
+    assert page.is_hidden("#deep") and page.locator("line.trained").count() == 0
+    page.evaluate("""() => {
+        const holder = document.querySelector('script[data-run="pre/trained/hostile"]');
+        holder.textContent = JSON.stringify({ ...JSON.parse(holder.textContent), trained: 2 });
+    }""")
+    choose(page, "left", model="pre")
+    assert page.is_visible("#deep")
+    row = page.locator(".curve").first
+    assert row.locator("line.trained.left").count() == 1 and row.locator("line.trained.right").count() == 0
+    page.fill("#layer", "3")
+    assert status(page).startswith("Layer 3 of 6, trained to 2")
 
 
 def test_a_layer_moves_the_points_and_not_the_axes(explore):
@@ -345,6 +406,7 @@ def test_arrows_in_the_text_go_from_token_to_token(explore):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert marked(page, "left") == marked(page, "right") == [" and"]
+    assert page.text_content("#left .heard").startswith("“ and”, position 2")
     assert page.locator("#layer").input_value() == "0"
 
 
@@ -402,6 +464,39 @@ def test_pictures_words_and_layer_are_seen_without_scrolling(explore):
             box = page.locator(selector).bounding_box()
             assert box["y"] >= 0 and box["y"] + box["height"] <= 650 and box["x"] + box["width"] <= width
         assert page.locator("#left .frame").bounding_box()["height"] > 250
+
+
+def test_names_are_seen_whole(explore):
+    page = explore()
+    for width in (640, 1000, 1280, 1400):
+        page.set_viewport_size({"width": width, "height": 720})
+        for side in ("left", "right"):
+            for key in ("model", "weights", "prompt"):
+                shown = page.locator(f"#{side} [data-key={key}]")
+                wanted = shown.evaluate("""(list) => {
+                    const copy = list.cloneNode(true);
+                    Object.assign(copy.style, { position: 'absolute', flex: 'none', width: 'max-content' });
+                    list.parentNode.append(copy);
+                    const { width } = copy.getBoundingClientRect();
+                    copy.remove();
+                    return width;
+                }""")
+                assert shown.bounding_box()["width"] >= wanted - 1
+                assert shown.get_attribute("title") == shown.input_value()
+
+
+def test_pictures_fit_the_paper(explore):
+    page = explore()
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    frame, drawn = (page.locator(f"#left {part}").first.bounding_box() for part in (".frame", ".plot .main-svg"))
+    assert 0 <= frame["width"] - drawn["width"] <= 4 and 0 <= frame["height"] - drawn["height"] <= 4
+    page.emulate_media(media="screen")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.wait_for_function(
+        "document.querySelector('#left .plot').clientWidth === "
+        "document.querySelector('#left .plot .main-svg').clientWidth"
+    )
 
 
 def test_nothing_is_wider_than_the_window(explore):

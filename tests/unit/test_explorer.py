@@ -131,7 +131,7 @@ def test_tokens_are_those_of_the_states_file_with_their_kinds(made, readers):
 def test_curves_are_of_the_tables_that_are_there_and_energy_has_one_for_each_beta(made, readers):
     data, curves = data_of(made, readers, RANDOM)
     titles = [curve.title for curve in curves]
-    assert "Energy, beta 0.5" in titles and "Energy, beta 2" in titles
+    assert "Interaction energy, beta 0.5" in titles and "Interaction energy, beta 2" in titles
     assert {curve.table for curve in curves} == {"inner_products", "clusters", "energy"}
     mean = data["rules"]["all"]["curves"][titles.index("Mean inner product")]["values"]
     np.testing.assert_allclose(mean, [depth for _, _, depth in data["states"]], atol=1e-5)
@@ -187,6 +187,19 @@ def test_without_clusters_there_is_no_colour_for_them(tmp_path):
     page = results.write(tmp_path, ["runs", "projections"])
     assert 'value="cluster"' not in page.read_text()
     assert next(iter(embedded(page).values()))["rules"]["all"]["labels"] is None
+
+
+def test_a_prompt_whose_tokens_are_all_left_out_says_so_at_every_layer(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "tokens_of", lambda model, prompt: results.PLAIN[:1])
+    data = embedded(results.write(tmp_path))["/".join(TRAINED)]
+    content = data["rules"]["content"]
+    assert content["positions"] == []
+    for method, states in {"pca": [0, 1, 2, 3, 4], "tsne": [0, 2, 4]}.items():
+        frames = content["methods"][method]["frames"]
+        assert [frame["state"] for frame in frames] == states
+        assert {(frame["picture"], frame["undefined"]) for frame in frames} == {(None, explorer.NO_TOKENS)}
+    assert content["labels"]["undefined"] == dict.fromkeys("01234", explorer.NO_TOKENS)
+    assert len(data["rules"]["all"]["methods"]["pca"]["frames"]) == 5
 
 
 def test_tokens_of_another_text_are_refused(made, readers):

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from collapse.figures import style
 from collapse.report import gaps_of_runs, made_on, mixed_runs
 
-TEMPLATE = Path(__file__).resolve().parents[2] / "workflow/report/index.html.j2"
+PAGES = Path(__file__).resolve().parents[2] / "workflow/report"
+TEMPLATE = PAGES / "index.html.j2"
 
 
 def run(device="cpu", dtype="float32", attention="eager", versions="2"):
@@ -73,11 +75,24 @@ def contrast(a, b):
 
 def test_text_stands_out_from_what_it_stands_on():
     """4.5 to 1, as WCAG asks at level AA; on white and on the wash of notes and listings."""
-    style = TEMPLATE.read_text().split("</style>")[0]
-    named = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", style))
-    texts = {named["ink"], named["soft"], named["link"], *re.findall(r"[{ ]color: (#[0-9a-f]{6})", style)}
+    css = TEMPLATE.read_text().split("</style>")[0]
+    named = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", css))
+    texts = {named["ink"], named["soft"], named["link"], *re.findall(r"[{ ]color: (#[0-9a-f]{6})", css)}
     assert len(texts) >= 5
     for text in texts:
         for ground in ("#ffffff", named["wash"]):
             assert contrast(text, ground) >= 4.5, (text, ground)
     assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)
+
+
+def test_text_of_the_explorer_stands_out_from_white():
+    css = (PAGES / "explorer.css").read_text()
+    named = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", css))
+    out = re.search(r"span\.out \{ color: (#[0-9a-f]{6})", css).group(1)
+    share = float(re.search(r"color-mix\(in srgb, var\(--right\) (\d+)%, #000\)", css).group(1)) / 100
+    numbers = []
+    for look in (style.LOOKS["trained"], style.LOOKS["norm-matched"]):
+        parts = [round(share * int(look["color"][i : i + 2], 16)) for i in (1, 3, 5)]
+        numbers.append("#" + "".join(f"{part:02x}" for part in parts))
+    for text in (named["ink"], named["soft"], named["link"], out, *numbers):
+        assert contrast(text, "#ffffff") >= 4.5, text

@@ -61,6 +61,19 @@ def test_holding_without_the_control_is_another_verdict():
     )
 
 
+def test_what_is_refuted_and_what_is_not_shown_count_apart_and_all_count_once():
+    rows = [
+        cell("a", FAILS),
+        cell("a", FAILS, because="refuted: the interval lies wholly outside of"),
+        cell("a", HOLDS),
+    ]
+    rows += [cell("a", UNDEFINED), cell("a", UNCONTROLLED), cell("a", NOT_MEASURED)]
+    rows = [row | {"claim": str(n)} for n, row in enumerate(rows)]
+    assert scorecard(rows, DRAWN)["counts"] == {
+        "a": {HOLDS: 1, UNCONTROLLED: 1, "refuted": 1, "not shown": 1, UNDEFINED: 1, NOT_MEASURED: 1}
+    }
+
+
 def test_claims_go_down_models_across_controls_below():
     control = {"test": "content", "p_holm": None}
     rows = [cell("a", HOLDS), cell("a", FAILS, **control), cell("b", NOT_MEASURED, p_holm=None, smallest_p=None)]
@@ -73,7 +86,7 @@ def test_claims_go_down_models_across_controls_below():
     assert [claim["id"] for claim in card["claims"]] == ["c", "d"]
     assert [found["model"] for found in card["claims"][0]["cells"]] == ["a", "b"]
     assert len(card["claims"][0]["tests"]) == 4
-    assert card["counts"] == {"a": {HOLDS: 1, FAILS: 1}, "b": {FAILS: 1, NOT_MEASURED: 1}}
+    assert card["counts"] == {"a": {HOLDS: 1, "not shown": 1}, "b": {"not shown": 1, NOT_MEASURED: 1}}
     assert card["n_tests"] == 3 and card["smallest_p"] == {4: 0.0625}
     assert card["claims"][1]["cells"][0]["word"] == "not shown"
     assert card["claims"][0]["cells"][0]["word"] is None
@@ -115,10 +128,9 @@ def page(*rows):
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    lists = dict.fromkeys(
-        ("headline", "found", "sections", "runs", "models", "weights", "undefined", "definitions"), []
-    )
-    mappings = dict.fromkeys(("mixed", "provenance", "config", "versions"), {})
+    lists = ("headline", "found", "sections", "explorer", "runs", "models", "weights", "undefined", "not_computed")
+    lists = dict.fromkeys((*lists, "definitions"), [])
+    mappings = dict.fromkeys(("gaps", "mixed", "provenance", "config", "versions"), {})
     template = environment.get_template("index.html.j2")
     text = template.render(scorecard=scorecard(list(rows), DRAWN), prompts=["a"], **lists, **mappings)
     return " ".join(text.replace("&nbsp;", " ").split())
@@ -132,7 +144,7 @@ def test_claims_measured_on_no_model_are_one_folded_list_after_the_others():
     text = page(*rows)
     assert '<tr class="claim" id="claim-c">' in text and '<tr class="claim" id="claim-x">' not in text
     assert "1 more claim is measured on no model" in text and text.index("claim-c") < text.index("claim-x")
-    assert "<strong>a</strong>, 2 claims: holds 1, not measured 1." in text
+    assert card["counts"] == {"a": {HOLDS: 1, NOT_MEASURED: 1}, "b": {NOT_MEASURED: 2}}
     assert "more claim" not in page(cell("a", HOLDS))
 
 

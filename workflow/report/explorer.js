@@ -6,6 +6,8 @@
 const explorer = (() => {
   const STEP_MS = 600;
   const MOVE_MS = 280;
+  // Pixels of a side of a picture on paper, as the stylesheet has them.
+  const PRINTED = 330;
   const NO_LABEL = -2;
   const NOISE = -1;
   const SVG = "http://www.w3.org/2000/svg";
@@ -31,7 +33,8 @@ const explorer = (() => {
       plot: find(".plot"), status: find(".status"), reason: find(".reason"), isDrawn: false, following: false,
       // Where points are seen, on their way (`moving`) or there; what marks one of them.
       shown: [], moving: null, ring: find(".ring"), tip: find(".tip"),
-      text: find(".words"), words: [], active: 0,
+      // `heard` is what a screen reader says of the word that the keys reached.
+      text: find(".words"), words: [], active: 0, heard: find(".heard"),
       pick: Object.fromEntries(["model", "weights", "prompt"].map((key) => [key, find(`[data-key=${key}]`)])),
     };
   });
@@ -67,11 +70,16 @@ const explorer = (() => {
       waiting.set(name, new Promise((resolve, reject) => {
         const script = document.createElement("script");
         script.src = `${index.folder}/${name}.js`;
-        script.onload = () => resolve(loaded.get(name));
-        script.onerror = () => {
+        const refuse = (why) => {
           waiting.delete(name);
           script.remove();
-          reject(new Error(`${script.src} cannot be read: keep the folder ${index.folder} beside this page.`));
+          reject(new Error(`${script.src} ${why}`));
+        };
+        script.onerror = () => refuse(`cannot be read: keep the folder ${index.folder} beside this page.`);
+        // A file that is cut short is loaded all the same.
+        script.onload = () => {
+          if (loaded.has(name)) resolve(loaded.get(name));
+          else refuse("does not hold its run: copy it again, or delete this page and run again.");
         };
         document.head.append(script);
       }));
@@ -174,7 +182,7 @@ const explorer = (() => {
         if (frame.state in alone) said.push(meanInnerProduct(alone[frame.state]));
       }
     }
-    if (frame.variance !== null) said.push(`${percent(frame.variance)} of the variance`);
+    if (frame.variance !== null) said.push(`${percent(frame.variance)} of the variance shown`);
     if (frame.neighbourhood !== null) {
       const size = short(frame.neighbourhood);
       said.push(view.method === "tsne" ? `perplexity ${size}` : `${size} neighbours`);
@@ -222,8 +230,9 @@ const explorer = (() => {
       symbol: all.map((look) => look.shape),
       size: all.map((look) => (look.isNoise ? 6 : 8)),
       opacity: 0.9,
+      // Yellow alone is not seen on white.
       line: {
-        color: all.map((look) => (look.isNoise ? look.colour : "#fff")),
+        color: all.map((look) => (look.isNoise ? look.colour : "#333")),
         width: all.map((look) => (look.isNoise ? 1.2 : 0.6)),
       },
     };
@@ -253,7 +262,7 @@ const explorer = (() => {
   function draw(side) {
     const [x, y] = ranges(side);
     const axis = {
-      zeroline: false, gridcolor: "#ececf0", tickfont: { size: 10, color: "#77777d" }, nticks: 6, ticks: "",
+      zeroline: false, gridcolor: "#ececf0", tickfont: { size: 10, color: "#6b6b72" }, nticks: 6, ticks: "",
       showticklabels: view.method === "pca",
     };
     side.shown = target(side);
@@ -368,18 +377,24 @@ const explorer = (() => {
     placeTip(side, across, down);
   }
 
-  function writeTip(side, position) {
+  // A token, and what is to be said of it.
+  function tokenWords(side, position) {
     const { kind, text } = side.run;
-    const detail = document.createElement("small");
     const said = [`position ${position}`, index.looks.kinds[kind[position]][0]];
     const labels = labelsOf(side);
     const n = ruleOf(side).positions.indexOf(position);
-    if (labels && labels[n] !== NO_LABEL) {
+    if (n >= 0 && labels && labels[n] !== NO_LABEL) {
       const size = labels.filter((label) => label === labels[n]).length;
       said.push(labels[n] === NOISE ? "noise" : `in a cluster of ${size}`);
     }
-    detail.textContent = said.filter((word) => word !== "other").join(" · ");
-    side.tip.replaceChildren(visible(text[position]), detail);
+    return [visible(text[position]), said.filter((word) => word !== "other").join(" · ")];
+  }
+
+  function writeTip(side, position) {
+    const detail = document.createElement("small");
+    const [token, said] = tokenWords(side, position);
+    detail.textContent = said;
+    side.tip.replaceChildren(token, detail);
   }
 
   function placeTip(side, across, down) {
@@ -437,9 +452,12 @@ const explorer = (() => {
   const TALL = 40;
   let curves = [];
 
+  const isDeep = ({ run: { trained, blocks } }) => trained < blocks;
+
   function buildCurves() {
     const holder = byId("curves");
     holder.replaceChildren();
+    byId("deep").hidden = !sides.some(isDeep);
     const columns = getComputedStyle(holder).gridTemplateColumns;
     const width = Math.max(160, (columns.includes("px") ? parseFloat(columns) : holder.clientWidth) - 4);
     curves = index.curves.map((curve, number) => {
@@ -452,7 +470,7 @@ const explorer = (() => {
     const known = own.flatMap(({ values }) => values).filter((value) => value !== null);
     const ends = known.length ? [Math.min(...known), Math.max(...known)] : [0, 0];
     const [low, high] = bounds.map((bound, end) => bound ?? ends[end]);
-    const [top, bottom, start, end] = [8, TALL - 6, 34, width - 8];
+    const [top, bottom, start, end] = [8, TALL - 6, 38, width - 8];
     const share = (value) => (low === high ? 0.5 : Math.min(1, Math.max(0, (value - low) / (high - low))));
     return {
       top, bottom, start, end,
@@ -491,7 +509,7 @@ const explorer = (() => {
       now.append(number);
       return number;
     });
-    title.append(now, curve.title);
+    title.append(curve.title, now);
     row.append(title);
     holder.append(row);
     const scale = scaleOf(curve, own, width);
@@ -499,17 +517,17 @@ const explorer = (() => {
     const chart = svg("svg", { width, height: TALL, "aria-hidden": "true" }, row);
     svg("line", { class: "axis", x1: start, x2: end, y1: bottom, y2: bottom }, chart);
     for (const tick of scale.ticks) {
-      const label = svg("text", { x: start - 4, y: down(tick) + 3.5, "text-anchor": "end" }, chart);
+      const label = svg("text", { x: start - 6, y: down(tick) + 3.5, "text-anchor": "end" }, chart);
       label.textContent = Number(tick.toPrecision(2));
     }
-    for (const { run: { trained, blocks } } of sides) {
+    for (const { name, run: { trained, blocks } } of sides.filter(isDeep)) {
       const x = across([trained, "block", trained / blocks]);
-      if (trained < blocks) svg("line", { class: "trained", x1: x, x2: x, y1: top, y2: bottom }, chart);
+      svg("line", { class: `trained ${name}`, x1: x, x2: x, y1: top, y2: bottom }, chart);
     }
     const line = svg("line", { class: "now", y1: top - 4, y2: bottom }, chart);
     const dots = sides.map((side, k) => drawLine(chart, side, own[k].values, scale));
     const said = document.createElement("div");
-    said.className = "said";
+    said.className = curve.counts ? "said long" : "said";
     const isAlone = (side) => Object.keys(ruleOf(side).labels?.alone ?? {}).length > 0;
     const isUndefined = (one) => Object.keys(one.undefined).length > 0;
     // Where nothing will ever be said no room is kept for it.
@@ -519,8 +537,7 @@ const explorer = (() => {
 
   function moveCurves() {
     for (const { own, numbers, dots, line, said, across, down, counts } of curves) {
-      const remarks = [];
-      sides.forEach((side, k) => {
+      const remarks = sides.map((side, k) => {
         const { state } = framesOf(side)[side.frame];
         const value = own[k].values[state];
         const isKnown = value !== null;
@@ -531,11 +548,12 @@ const explorer = (() => {
           dots[k].setAttribute("cy", down(value));
         }
         const alone = counts ? ruleOf(side).labels?.alone ?? {} : {};
-        if (state in own[k].undefined) remarks.push(`${side.name}: ${own[k].undefined[state]}`);
-        else if (state in alone) remarks.push(`${side.name}: ${meanInnerProduct(alone[state])}`);
+        if (state in own[k].undefined) return own[k].undefined[state];
+        return state in alone ? meanInnerProduct(alone[state]) : null;
       });
-      said.textContent = remarks.join("; ");
-      said.title = said.textContent;
+      const isSame = remarks[0] && remarks[0] === remarks[1];
+      const named = sides.map(({ name }, k) => remarks[k] && `${name}: ${remarks[k]}`).filter(Boolean);
+      said.textContent = isSame ? `both: ${remarks[0]}` : named.join("; ");
       const { depth, afterNorm } = placeOf(view.step);
       const at = across([0, afterNorm ? "final_norm" : "block", depth]);
       line.setAttribute("x1", at);
@@ -593,11 +611,12 @@ const explorer = (() => {
     for (const side of sides) {
       const name = document.createElement("b");
       name.textContent = words(side);
-      side.status.replaceChildren(name, ` · ${describe(side)}`);
+      const more = describe(side);
+      side.status.replaceChildren(name, more && ` · ${more}`);
       const reason = framesOf(side)[side.frame].undefined;
       side.reason.hidden = !reason;
       side.reason.textContent = reason ? `No picture: ${reason}` : "";
-      side.plot.setAttribute("aria-label", `${side.name} picture: ${chosen(side)}, ${words(side)}`);
+      side.plot.setAttribute("aria-label", [`${side.name} picture: ${chosen(side)}`, words(side), more].filter(Boolean).join(", "));
       paint(side);
     }
     moveCurves();
@@ -642,10 +661,23 @@ const explorer = (() => {
 
   const whereNow = () => (isReady() ? placeOf(view.step) : null);
 
+  // Nothing of the run before may stand under another name.
+  function cover(side, reason) {
+    side.shown = [[], []];
+    side.moving = null;
+    side.status.replaceChildren();
+    side.reason.hidden = false;
+    side.reason.textContent = reason;
+    curves = [];
+    byId("curves").replaceChildren();
+  }
+
   async function choose(side) {
     play(false);
     const name = chosen(side);
     side.wanted = name;
+    // What a narrow list cuts off.
+    for (const list of Object.values(side.pick)) list.title = list.value;
     const before = whereNow();
     try {
       const run = await load(name);
@@ -656,14 +688,13 @@ const explorer = (() => {
       mark = null;
       write(side);
       if (isReady()) await refresh(before);
+      else cover(side, "Shown as soon as the other side has a run.");
     } catch (error) {
-      // Nothing of the run before may stand under another name.
+      if (side.wanted !== name) return;
       side.run = null;
       side.words = [];
       side.text.replaceChildren();
-      side.status.replaceChildren();
-      side.reason.hidden = false;
-      side.reason.textContent = error.message;
+      cover(side, error.message);
     }
   }
 
@@ -703,16 +734,21 @@ const explorer = (() => {
       side.text.blur();
       hold(marked, side);
     });
+    const reach = () => {
+      setMark({ side, position: side.active });
+      side.heard.textContent = tokenWords(side, side.active).join(", ");
+    };
     side.text.addEventListener("focus", () => {
-      if (!byPointer && side.run) setMark({ side, position: side.active });
+      if (!byPointer && isReady()) reach();
     });
     side.text.addEventListener("blur", () => setMark(null));
     side.text.addEventListener("keydown", (event) => {
+      if (!isReady()) return;
       const last = side.words.length - 1;
       const to = { ArrowLeft: side.active - 1, ArrowRight: side.active + 1, Home: 0, End: last }[event.key];
       if (to !== undefined) {
         side.active = Math.min(Math.max(to, 0), last);
-        setMark({ side, position: side.active });
+        reach();
       } else if (event.key === "Enter") {
         hold({ side, position: side.active });
       } else {
@@ -778,12 +814,18 @@ const explorer = (() => {
     document.addEventListener("keydown", press);
     sides.forEach(listenToText);
     await Promise.all(sides.map(choose));
-    new ResizeObserver(() => {
-      if (isReady()) {
-        buildCurves();
-        moveCurves();
-      }
+    let width = byId("curves").clientWidth;
+    new ResizeObserver(([{ target: { clientWidth } }]) => {
+      // Remarks change their height.
+      if (!isReady() || clientWidth === width) return;
+      width = clientWidth;
+      buildCurves();
+      moveCurves();
     }).observe(byId("curves"));
+    // Paper has no room for what fits a screen.
+    const fit = (size) => { for (const { plot } of sides) Plotly.relayout(plot, size); };
+    window.addEventListener("beforeprint", () => { if (isReady()) fit({ width: PRINTED, height: PRINTED }); });
+    window.addEventListener("afterprint", () => { if (isReady()) fit({ width: null, height: null, autosize: true }); });
     document.documentElement.dataset.ready = "true";
   }
 

@@ -34,6 +34,8 @@ SHAPES = {
 }
 # What stands for a label where clusters are undefined.
 NO_LABEL = -2
+# The metrics' own words; tables of tokens have no rows that could say it.
+NO_TOKENS = "no tokens under this token rule"
 DIGITS = 6
 # With these the mean inner product is said where there are no clusters.
 COUNTS = (("clusters", "n_clusters"), ("clusters", "noise_fraction"))
@@ -141,16 +143,16 @@ def run_data(tables, states, curves):
     frames = {name: rows.to_pandas() for name, rows in tables.items() if name != "runs"}
     states_found = _states(frames.values())
     index = {(layer, stage): number for number, (layer, stage, _) in enumerate(states_found)}
-    methods = [method for method in style.METHODS if (frames["projections"]["method"] == method).any()]
+    pictures = frames["projections"]
+    methods = [method for method in style.METHODS if (pictures["method"] == method).any()]
     rules = {}
     for rule in TOKEN_RULES:
         own = {name: frame[frame["tokens"] == rule] for name, frame in frames.items()}
         positions = np.flatnonzero(token_mask(rule, flags["is_first"], flags["is_special"]))
-        pictures = own["projections"]
         rules[rule] = {
             "positions": positions.tolist(),
             "labels": _labels(own[LABELS], own["clusters"], positions, index) if LABELS in own else None,
-            "methods": {m: _frames(pictures[pictures["method"] == m], positions, index) for m in methods},
+            "methods": {m: _frames(pictures[pictures["method"] == m], rule, positions, index) for m in methods},
             "curves": [_curve(own[curve.table], curve, index) for curve in curves],
         }
     return {
@@ -172,8 +174,8 @@ def as_json(data):
     return text
 
 
-def _frames(frame, positions, index):
-    """Pictures of one method, each turned onto the one before.
+def _frames(frame, rule, positions, index):
+    """Pictures of one method under one token rule, each turned onto the one before.
 
     Returns
     -------
@@ -183,7 +185,10 @@ def _frames(frame, positions, index):
         collapse.pictures.packed; `box`: the smallest and largest x and y of all.
     """
     frames, pictures = [], []
-    for state, rows in _by_state(frame, positions, index):
+    if not len(positions):
+        nothing = {"undefined": NO_TOKENS, "variance": None, "neighbourhood": None}
+        frames = [{"state": index[layer, stage]} | nothing for layer, stage, _ in _states([frame])]
+    for state, rows in _by_state(frame[frame["tokens"] == rule], positions, index):
         first, undefined = rows.iloc[0], _reason(rows, "x")
         pictures.append(None if undefined else rows[["x", "y"]].to_numpy(dtype=np.float64))
         frames.append(
@@ -215,6 +220,8 @@ def _labels(frame, clusters, positions, index):
         says whether the tokens collapsed or are scattered.
     """
     found, undefined = [None] * len(index), {}
+    if not len(positions):
+        undefined = dict.fromkeys(index.values(), NO_TOKENS)
     for state, rows in _by_state(frame, positions, index):
         if reason := _reason(rows, "label"):
             undefined[state] = reason

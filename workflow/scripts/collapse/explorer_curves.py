@@ -6,6 +6,7 @@
 from dataclasses import dataclass, field, replace
 
 from collapse.attention import MEAN_HEAD
+from collapse.titles import TITLES
 
 
 @dataclass(frozen=True)
@@ -35,40 +36,41 @@ class Curve:
         return replace(self, title=f"{self.title}, beta {beta:g}", where=self.where | {"beta": beta})
 
 
+def _of_figures(table, column, where=None, bounds=(0, None)):
+    """A curve that the figures show too, under the same title."""
+    return Curve(TITLES[table, column], table, column, where or {}, bounds)
+
+
 SHARE = (0, 1)
+TO_ONE = (None, 1)
 HEADS = {"head": MEAN_HEAD}
 
 CURVES = (
-    Curve("Mean inner product", "inner_products", "mean_inner_product", bounds=(None, 1)),
-    Curve(
-        "Mean inner product without rogue dimensions",
-        "inner_products",
-        "mean_inner_product_without_rogue",
-        bounds=(None, 1),
-    ),
-    Curve("Mass near one", "inner_products", "mass_near_one", bounds=SHARE),
-    Curve("Number of clusters", "clusters", "n_clusters"),
+    _of_figures("inner_products", "mean_inner_product", bounds=TO_ONE),
+    _of_figures("inner_products", "mean_inner_product_without_rogue", bounds=TO_ONE),
+    _of_figures("inner_products", "mass_near_one", bounds=SHARE),
+    _of_figures("clusters", "n_clusters"),
     Curve("Number of clusters, null", "clusters", "null_n_clusters"),
-    Curve("Noise fraction", "clusters", "noise_fraction", bounds=SHARE),
+    _of_figures("clusters", "noise_fraction", bounds=SHARE),
     Curve("Noise fraction, null", "clusters", "null_noise_fraction", bounds=SHARE),
-    Curve("Effective rank, raw states", "effective_rank", "effective_rank_raw"),
-    Curve("Effective rank, directions", "effective_rank", "effective_rank_sphere"),
-    Curve("Effective rank, directions around their mean", "effective_rank", "effective_rank_centred"),
-    Curve("CKA with the layer before, biased", "cka", "cka_biased", bounds=SHARE),
-    Curve("CKA with the layer before, debiased", "cka", "cka_debiased", bounds=(None, 1)),
-    Curve("Nearest-neighbour stability", "nn_stability", "nn_stability", bounds=SHARE),
+    _of_figures("effective_rank", "effective_rank_raw"),
+    _of_figures("effective_rank", "effective_rank_sphere"),
+    _of_figures("effective_rank", "effective_rank_centred"),
+    _of_figures("cka", "cka_biased", bounds=SHARE),
+    _of_figures("cka", "cka_debiased", bounds=TO_ONE),
+    _of_figures("nn_stability", "nn_stability", bounds=SHARE),
     # One curve for each beta of the table.
-    Curve("Energy", "energy", "energy", bounds=(None, None)),
-    Curve("Mean inner product within clusters", "pair_groups", "mean_inner_product", {"group": "within"}, (None, 1)),
-    Curve("Mean inner product between clusters", "pair_groups", "mean_inner_product", {"group": "between"}, (None, 1)),
+    _of_figures("energy", "energy", bounds=(None, None)),
+    Curve("Mean inner product within clusters", "pair_groups", "mean_inner_product", {"group": "within"}, TO_ONE),
+    Curve("Mean inner product between clusters", "pair_groups", "mean_inner_product", {"group": "between"}, TO_ONE),
     Curve("Clusters born", "cluster_life", "births"),
     Curve("Clusters that survived", "cluster_life", "survivors"),
-    Curve("Agreement of labels with the layer before (ARI)", "cluster_life", "adjacent_ari", bounds=(None, 1)),
+    Curve("Agreement of labels with the layer before (ARI)", "cluster_life", "adjacent_ari", bounds=TO_ONE),
     Curve("Number of groups by the eigengap", "spectral_k", "spectral_k"),
-    Curve("Fiedler value of attention, symmetric", "fiedler", "fiedler_symmetric", HEADS),
-    Curve("The same of uniform attention", "fiedler", "fiedler_symmetric_uniform", HEADS),
-    Curve("Entropy of attention", "attention_entropy", "entropy", HEADS),
-    Curve("The same of uniform attention", "attention_entropy", "entropy_uniform", HEADS),
+    _of_figures("fiedler", "fiedler_symmetric", HEADS),
+    Curve("Fiedler value of uniform attention, symmetric", "fiedler", "fiedler_symmetric_uniform", HEADS),
+    _of_figures("attention_entropy", "entropy", HEADS),
+    Curve("Entropy of uniform attention", "attention_entropy", "entropy_uniform", HEADS),
     Curve(
         "Attention received by punctuation, mask-corrected",
         "attention_received",

@@ -5,7 +5,8 @@ from collapse.claims_file import CLAIM
 from collapse.registry import FIGURES
 
 JUDGED = (HOLDS, UNCONTROLLED, FAILS)
-VERDICTS = (*JUDGED, UNDEFINED, NOT_MEASURED)
+# A failure counts as what it is: few prompts show little, which is not to refute it.
+OUTCOMES = (HOLDS, UNCONTROLLED, "refuted", "not shown", UNDEFINED, NOT_MEASURED)
 
 
 def scorecard(rows, drawn):
@@ -23,7 +24,7 @@ def scorecard(rows, drawn):
     dict
         `models`; `claims`, each with `id`, `statement`, `source`, `split` (what differs between models, or None),
         `cells` (its own test on every model) and `tests` (with its controls); `unmeasured`, the same of claims that are
-        measured on no model; `counts`, {model: {verdict: number}}; `n_tests`, how many p-values Holm's correction is
+        measured on no model; `counts`, {model: {outcome: number}}; `n_tests`, how many p-values Holm's correction is
         over; `smallest_p`, {number of prompts: the p it can reach}; `smallest_p_holm`, what a corrected p can reach, or
         None. Cells are rows of the table with `figure`, the name of a figure or None, and `word`, what a failure is.
     """
@@ -38,10 +39,10 @@ def scorecard(rows, drawn):
         tests.sort(key=lambda row: order.index(row["test"]))
         words = {"id": name, "statement": cells[0]["statement"], "source": cells[0]["source"]}
         claims.append(words | {"split": split(cells), "cells": cells, "tests": tests})
-    counts = {
-        model: {v: sum((row["model"], row["verdict"]) == (model, v) for row in own) for v in VERDICTS}
-        for model in models
-    }
+    counts = {}
+    for model in models:
+        found = [row["word"] or row["verdict"] for row in own if row["model"] == model]
+        counts[model] = {outcome: found.count(outcome) for outcome in OUTCOMES if outcome in found}
     n_tests = sum(row["p_holm"] is not None for row in own)
     smallest = dict(sorted({r["n_prompts"]: r["smallest_p"] for r in own if r["smallest_p"] is not None}.items()))
     measured = {claim["id"]: any(cell["verdict"] != NOT_MEASURED for cell in claim["cells"]) for claim in claims}
@@ -49,7 +50,7 @@ def scorecard(rows, drawn):
         "models": models,
         "claims": [claim for claim in claims if measured[claim["id"]]],
         "unmeasured": [claim for claim in claims if not measured[claim["id"]]],
-        "counts": {model: {v: n for v, n in found.items() if n} for model, found in counts.items()},
+        "counts": counts,
         "n_tests": n_tests,
         "smallest_p": smallest,
         "smallest_p_holm": min(1.0, n_tests * min(smallest.values())) if smallest else None,

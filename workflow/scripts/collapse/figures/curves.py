@@ -21,6 +21,7 @@ from collapse.figures.panels import (
     reach,
 )
 from collapse.gate import DEGENERATE_RANK
+from collapse.titles import TITLES
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ class Curve:
     table: str
     column: str
     tokens: str
-    label: str
     # The quantity of the y axis, with its unit.
     axis: str
     definition: str
@@ -41,6 +41,13 @@ class Curve:
     control: str | None = None
     # Whether degenerate states are marked; the gate itself is drawn where the quantity is what it looks at.
     is_gated: bool = False
+    # Whether it is as in the source study, where another is its control.
+    is_published: bool = False
+
+    @property
+    def label(self):
+        """What stands over the figure."""
+        return TITLES[self.table, self.column] + (" (as in the source study)" if self.is_published else "")
 
 
 # Where a control is not uniform attention.
@@ -62,7 +69,6 @@ CURVES = {
         "inner_products",
         "mass_near_one",
         "content",
-        "Mass near one",
         "share of pairs",
         "the share of token pairs whose directions have a cosine above 0.9",
         "At 1 all tokens point nearly the same way: collapse. At 0 no pair is above the threshold, which says nothing "
@@ -73,7 +79,6 @@ CURVES = {
         "inner_products",
         "mean_inner_product",
         "content",
-        "Mean inner product",
         "mean cosine",
         "the mean cosine over pairs of token directions",
         "At 1 all tokens point the same way; independent directions in high dimension give about 0.",
@@ -83,7 +88,6 @@ CURVES = {
         "inner_products",
         "mean_inner_product_without_rogue",
         "content",
-        "Mean inner product without rogue dimensions",
         "mean cosine",
         "the mean cosine over pairs of token directions, after the three dimensions that add most to it are left out",
         "The control of the mean inner product: what is gone here was three coordinates, not the cloud.",
@@ -93,7 +97,6 @@ CURVES = {
         "energy",
         "energy",
         "content",
-        "Interaction energy",
         "energy (no unit)",
         "the sum over all token pairs, self-pairs included, of exp(beta times cosine), over 2 beta n squared",
         "Its largest value, exp(beta) / (2 beta), is collapse. That it can only rise is proved for Q = K = V = I, "
@@ -103,18 +106,17 @@ CURVES = {
         "effective_rank",
         "effective_rank_raw",
         "all",
-        "Effective rank, raw states (as in the source study)",
         "effective rank (directions)",
         "the exponential of the entropy of the normalised singular values of the raw states",
         "It counts directions in use and is at most the number of tokens. Norms count, so one massive token can set "
         "it; the version of directions alone, without the first token, is its control.",
         is_gated=True,
+        is_published=True,
     ),
     "effective_rank_sphere": Curve(
         "effective_rank",
         "effective_rank_sphere",
         "content",
-        "Effective rank, directions",
         "effective rank (directions)",
         "the exponential of the entropy of the normalised singular values of the states divided by their norms",
         "The control of the raw version: norms do not enter. At 1 all tokens point the same way.",
@@ -124,7 +126,6 @@ CURVES = {
         "effective_rank",
         "effective_rank_centred",
         "content",
-        "Effective rank, directions around their mean",
         "effective rank (directions)",
         "the exponential of the entropy of the normalised singular values of the states divided by their norms, less "
         "their mean over tokens",
@@ -136,17 +137,16 @@ CURVES = {
         "cka",
         "cka_biased",
         "all",
-        "CKA with the layer before, biased (as in the source study)",
         "CKA (no unit)",
         "linear centred CKA of token directions with the layer before",
         "Near 1 a layer keeps the geometry. Independent clouds of n tokens in d dimensions give d / (n + d), not 0.",
         (-0.05, 1.05),
+        is_published=True,
     ),
     "cka_debiased": Curve(
         "cka",
         "cka_debiased",
         "content",
-        "CKA with the layer before, debiased",
         "CKA (no unit)",
         "linear centred CKA of token directions with the layer before, from the unbiased estimator of HSIC",
         "The control of the biased version: independent clouds give 0 on average.",
@@ -156,7 +156,6 @@ CURVES = {
         "nn_stability",
         "nn_stability",
         "content",
-        "Nearest-neighbour stability",
         "share of tokens",
         "the share of tokens whose nearest neighbour by cosine is the same token as in the layer before",
         "Near 1 the local geometry is kept; in a collapsed layer neighbours are rounding, so it is undefined there.",
@@ -166,7 +165,6 @@ CURVES = {
         "clusters",
         "n_clusters",
         "content",
-        "Number of clusters",
         "number of clusters",
         "the number of HDBSCAN clusters of token directions (precomputed cosine distances)",
         "0 is what HDBSCAN says both of a collapsed cloud and of a scattered one: read it beside the mean inner "
@@ -177,7 +175,6 @@ CURVES = {
         "clusters",
         "noise_fraction",
         "content",
-        "Noise fraction",
         "share of tokens",
         "the share of tokens in no HDBSCAN cluster of token directions (precomputed cosine distances)",
         "1 is what HDBSCAN says both of a collapsed cloud and of a scattered one: read it beside the mean inner "
@@ -189,7 +186,6 @@ CURVES = {
         "fiedler",
         "fiedler_symmetric",
         "content",
-        "Fiedler value of attention, symmetric",
         "Fiedler value (no unit)",
         "the second eigenvalue of the normalised Laplacian of (A + A^T) / 2, mean of the heads' values",
         "At 0 a head falls into parts that do not attend to each other. What uniform attention gives under the same "
@@ -201,7 +197,6 @@ CURVES = {
         "fiedler",
         "fiedler_published",
         "all",
-        "Fiedler value of attention, as published",
         "Fiedler value (no unit)",
         "the same after clip, alternate normalisation and without self-loops, mean of the heads' values",
         "Under a causal mask it is set by the clip and the number of rounds, as the value of uniform attention shows; "
@@ -213,7 +208,6 @@ CURVES = {
         "attention_entropy",
         "entropy",
         "content",
-        "Entropy of attention",
         "entropy (nats)",
         "the entropy of a row of attention, in nats, mean over rows and heads",
         "At 0 every token attends to one alone; at most what uniform attention gives under the same mask.",
