@@ -2,7 +2,7 @@
 
 from collapse.job import job
 
-with job(snakemake):
+with job(snakemake, needs_pandas=True):
     from collapse.explorer import write_explorer
 
     write_explorer(
