@@ -17,7 +17,7 @@ from jobs import STATE_METRICS, Runs
 
 REPORT = Path(__file__).with_name("GROWTH.md")
 WIDTH, TOKENS, BLOCKS, HEADS = 768, 256, 4, 12
-# Seconds (and megabytes) below which a cost is the difference of two starts.
+# Seconds (and megabytes) below which the cost of a job is the difference of two starts, and counts as none.
 NOISE = 0.03
 MEASURED = ("clusters", *STATE_METRICS, "projections pca", "cluster_life")
 FULL = {
@@ -35,7 +35,8 @@ TINY = {
 def jobs(n, d, n_blocks, names=MEASURED):
     """CPU seconds and megabytes of the jobs of one run, by name, beyond those of a job that only starts."""
     starting, found = start_of_jobs(names), cost_of_jobs(n, d, n_blocks, names)
-    return {name: tuple(np.maximum(np.subtract(cost, starting[name]), 0.0)) for name, cost in found.items()}
+    beyond = {name: np.subtract(cost, starting[name]) for name, cost in found.items()}
+    return {name: tuple(np.where(cost > NOISE, cost, 0.0)) for name, cost in beyond.items()}
 
 
 @cache
@@ -109,9 +110,9 @@ def over_prompts(sizes, n, d):
 
 
 def exponent(sizes, values):
-    """Slope of log(value) over log(size) by least squares; None with fewer than two values above the noise."""
+    """Slope of log(value) over log(size) by least squares; None with fewer than two values above 0."""
     values = np.asarray(values, dtype=float)
-    told = values > NOISE
+    told = values > 0
     if told.sum() < 2:
         return None
     return float(np.polyfit(np.log(np.asarray(sizes)[told]), np.log(values[told]), 1)[0])
