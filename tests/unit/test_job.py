@@ -10,14 +10,14 @@ REFUSE = "raise Refusal('x.parquet: found 1, expected 2')"
 FULL = "raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))"
 
 
-def run(body, log, packages=None, **environment):
+def run(body, log, packages=None, options="", **environment):
     """Run a job with a log in a process of its own; return its exit code and what the terminal got."""
     program = (
         "import errno, os, sys, sysconfig, types\n"
         f"sysconfig.get_path = lambda _: {packages!r} or sysconfig.get_paths()['purelib']\n"
         "from collapse.errors import Refusal\n"
         "from collapse.job import job\n"
-        "with job(types.SimpleNamespace(log=[sys.argv[1]])):\n"
+        f"with job(types.SimpleNamespace(log=[sys.argv[1]]){options}):\n"
         f"    {body}\n"
     )
     path = os.pathsep.join(sys.path)
@@ -34,6 +34,15 @@ def run(body, log, packages=None, **environment):
 def test_a_refusal_is_one_message_in_the_log(tmp_path):
     assert run(f"print('so far'); {REFUSE}", tmp_path / "log") == (1, "")
     assert (tmp_path / "log").read_text() == "so far\nRefused: x.parquet: found 1, expected 2\n"
+
+
+def test_pandas_is_imported_only_where_it_is_asked_for(tmp_path):
+    assert run("import pandas", tmp_path / "log") == (1, "")
+    assert "this job does without pandas" in (tmp_path / "log").read_text()
+    # As by pyarrow, which makes arrays all the same.
+    assert run("import pyarrow; pyarrow.array([1.0]); print('pandas' in sys.modules)", tmp_path / "log") == (0, "")
+    assert (tmp_path / "log").read_text() == "False\n"
+    assert run("import pandas", tmp_path / "log", options=", needs_pandas=True") == (0, "")
 
 
 def test_any_other_error_is_a_traceback_in_the_log(tmp_path):

@@ -2,7 +2,7 @@
 
 from collapse.job import job
 
-with job(snakemake):
+with job(snakemake, needs_pandas=any("pandas" in metric["packages"] for metric in snakemake.params.metrics)):
     from collapse.attention_pass import model_attention
     from collapse.attention_tables import AttentionTables
     from collapse.weights import checkpoint_of_run

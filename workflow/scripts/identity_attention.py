@@ -2,7 +2,7 @@
 
 from collapse.job import job
 
-with job(snakemake):
+with job(snakemake, needs_pandas=any("pandas" in metric["packages"] for metric in snakemake.params.metrics)):
     from collapse.attention_tables import AttentionTables
     from collapse.theory import attention_of_states
 

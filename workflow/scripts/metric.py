@@ -2,7 +2,7 @@
 
 from collapse.job import job
 
-with job(snakemake):
+with job(snakemake, needs_pandas="pandas" in snakemake.params.metric["packages"]):
     import importlib
 
     from collapse import tables

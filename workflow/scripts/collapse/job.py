@@ -32,7 +32,11 @@ class NoPandas:
 
     @staticmethod
     def exec_module(module):
-        raise ImportError("this job does without pandas: see NoPandas in collapse/job.py", name=module.__name__)
+        raise ImportError(
+            "this job does without pandas, which takes long to import. A metric that needs it names it in packages of "
+            "its table in workflow/schemas/tables.yaml; a script of its own, job(snakemake, needs_pandas=True)",
+            name=module.__name__,
+        )
 
 
 @contextlib.contextmanager
@@ -40,7 +44,7 @@ def job(snakemake, needs_pandas=False):
     """Send everything this process prints, down to a crash of a C library, to the rule's log.
 
     A `Refusal` ends the job with its message alone; any other exception with its traceback. Both are in the log, which
-    Snakemake shows when a job fails.
+    Snakemake shows when a job fails. Without `needs_pandas` pandas cannot be imported, see `NoPandas`.
     """
     # numba keeps what it compiles beside the packages, or else in the home directory, or else fails.
     if not os.access(sysconfig.get_path("purelib"), os.W_OK):
