@@ -173,6 +173,7 @@ def test_the_grid_says_what_is_missing_and_what_is_degenerate(changed):
         tables=[p for p in sorted(path.parent.glob("*.parquet")) if p.stem != "claims"],
         claims=path.with_name("claims.parquet"),
         figures={},
+        explorer=[],
         config=changed.config(),
         template=REPOSITORY / "workflow/report/index.html.j2",
         output=changed.root / "results/report/index.html",
