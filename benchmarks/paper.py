@@ -1,6 +1,6 @@
 """The paper's grid at full size, as `make bench-paper` runs it: what it costs, beside what it could not cost less than.
 
-In one folder, and taken up where it was left:
+In one folder, and taken up where it was left (--minutes stops it in time, and what it took so far is added up):
 
 1. models of the study's shapes are made (benchmarks/standins.py), and a config from config/paper.yaml;
 2. one bare forward pass over the grid is timed: every model, prompt and kind of weights, nothing kept;
@@ -85,20 +85,31 @@ def bare_passes(job):
     return time.process_time() - started, n_tokens
 
 
-def run_workflow(config_path, folder, cores):
-    """Run the grid to the report; return seconds of wall and of CPU of all its processes."""
+def run_workflow(config_path, folder, cores, minutes):
+    """Run the grid towards the report, until it is there or for so many minutes and the jobs that then run.
+
+    Returns
+    -------
+    dict
+        `wall` and `cpu`, in seconds and of all its processes, and `code`, None if it was stopped.
+    """
     command = [sys.executable, "-m", "snakemake", "all", "--snakefile", str(REPOSITORY / "Snakefile")]
     command += ["--cores", str(cores), "--resources", f"mem_mb={memory_mb()}"]
     command += ["--workflow-profile", str(REPOSITORY / "profiles" / "default")]
     command += ["--directory", str(folder), "--configfile", str(config_path)]
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with open(folder / "snakemake.log", "a", encoding="utf-8") as log:
-        code = subprocess.run(command, stdout=log, stderr=log, env=os.environ | ONE_THREAD).returncode
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | ONE_THREAD)
+        try:
+            code = process.wait(60 * minutes if minutes else None)
+        except subprocess.TimeoutExpired:
+            # Snakemake then starts no more jobs and waits for those that run.
+            process.terminate()
+            process.wait()
+            code = None
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if code:
-        sys.exit(f"The workflow failed: see {folder}/snakemake.log. What is done is kept: run the same again.")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"wall": time.monotonic() - began, "cpu": cpu}
+    return {"wall": time.monotonic() - began, "cpu": cpu, "code": code}
 
 
 def memory_mb():
@@ -210,7 +221,8 @@ def table(header, rows):
 
 def page(record, cores):
     """Return what PAPER.md says of a finished benchmark."""
-    bare, workflow, sample = record["bare"], record["workflow"], record["sample"]
+    bare, sample = record["bare"], record["sample"]
+    workflow = {key: sum(part[key] for part in record["parts"]) for key in ("wall", "cpu")}
     bare_cpu = 2 * sum(seconds for seconds, _ in bare.values())
     n_tokens = 2 * sum(n for _, n in bare.values())
     busy = workflow["cpu"] / (cores * workflow["wall"])
@@ -283,6 +295,7 @@ def main():
     parser.add_argument("--models", nargs="+", default=[model["name"] for model in whole["models"]])
     parser.add_argument("--prompts", nargs="+", default=whole["prompts"])
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--minutes", type=float, help="stop the workflow after these, to go on another time")
     parser.add_argument("--output", type=Path, default=HERE / "PAPER.md")
     asked = parser.parse_args()
     folder = asked.folder.resolve()
@@ -294,12 +307,15 @@ def main():
     record_path = folder / "record.json"
     record = json.loads(record_path.read_text(encoding="utf-8")) if record_path.exists() else {}
 
+    def keep():
+        record_path.write_text(json.dumps(record, indent=1), encoding="utf-8")
+
     def once(key, measure):
         """Measure what a run that was stopped has not measured yet."""
         if key not in record:
             print(f"{key} ...", flush=True)
             record[key] = measure()
-            record_path.write_text(json.dumps(record, indent=1), encoding="utf-8")
+            keep()
         return record[key]
 
     with ProcessPoolExecutor(asked.cores, mp_context=get_context("spawn")) as pool:
@@ -310,7 +326,15 @@ def main():
         ]
         once("prompts", lambda: list(grid.prompts))
         once("bare", lambda: dict(zip(grid.sources, pool.map(bare_passes, jobs))))
-        once("workflow", lambda: run_workflow(config_path, folder, asked.cores))
+        parts = record.setdefault("parts", [])
+        if not any(part["code"] == 0 for part in parts):
+            print("workflow ...", flush=True)
+            parts.append(run_workflow(config_path, folder, asked.cores, asked.minutes))
+            keep()
+            if parts[-1]["code"] is None:
+                sys.exit(f"Stopped after {asked.minutes:g} minutes. Run the same again to go on.")
+            if parts[-1]["code"]:
+                sys.exit(f"The workflow failed: see {folder}/snakemake.log. What is done is kept: run the same again.")
         once("rules", lambda: rule_times(folder))
         prompt = SAMPLE_PROMPT if SAMPLE_PROMPT in grid.prompts else next(iter(grid.prompts))
         sample = [name for name in SAMPLE if name in grid.sources] or list(grid.sources)[:1]
