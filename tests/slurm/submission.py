@@ -20,7 +20,13 @@ class Submission:
         command = [sys.executable, "-m", "snakemake", *arguments, *PROFILE, *HERE, "--configfile", "tiny.yaml"]
         with open(self._log, "w") as log:
             self.process = subprocess.Popen(
-                command, cwd=project.root, env=cluster.env, stdout=log, stderr=subprocess.STDOUT
+                command,
+                cwd=project.root,
+                env=cluster.env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # A shell lets what it starts in the background ignore Ctrl-C, and so would all that this starts.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def wait(self):
