@@ -31,11 +31,7 @@ class ByRun:
     """
 
     def __init__(self, path, table):
-        found = tables.record(path) or {}
-        if found.get("table") != table or found.get("table_schema_version") != tables.SCHEMA_VERSION:
-            raise Refusal(
-                f"{path}: is not a {table} table of schema version {tables.SCHEMA_VERSION}. Delete it and run again."
-            )
+        tables.require_table(path, table, tables.record(path))
         self.path, self.table = path, table
         with readable(path):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
@@ -50,12 +46,7 @@ class ByRun:
             raise Refusal(f"{self.path}: holds nothing of the run {'/'.join(run)}. Delete it and run again.")
         with readable(self.path):
             parts = [self._group(group).slice(start, n) for group, start, n in self._stretches[run]]
-        data = pa.concat_tables(parts)
-        try:
-            tables.check(self.table, data, self.path)
-        except Refusal as refusal:
-            raise Refusal(f"{refusal}. Delete it and run again.") from refusal
-        return data
+        return tables.checked(self.path, self.table, pa.concat_tables(parts))
 
     def _find_runs(self):
         """{run: [(row group, first row, number of rows), ...]}."""

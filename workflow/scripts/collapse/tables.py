@@ -90,8 +90,18 @@ def read(path, table):
         If the file is cut short or has changed on the disk, is another table, or does not match the description.
     """
     data, record = _open(path)
+    require_table(path, table, record)
+    return checked(path, table, data)
+
+
+def require_table(path, table, record):
+    """Refuse a file whose record is not that of this table in this schema version."""
     if (record or {}).get("table") != table or record.get("table_schema_version") != SCHEMA_VERSION:
         raise Refusal(f"{path}: is not a {table} table of schema version {SCHEMA_VERSION}. Delete it and run again.")
+
+
+def checked(path, table, data):
+    """Return what was read of a table; refuse it, with what to do, if it does not match the description."""
     try:
         check(table, data, path)
     except Refusal as refusal:
