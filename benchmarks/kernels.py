@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import straightforward as plain
 
+from collapse.compiled import symmetric_part
 from collapse.geometry import cosines, on_sphere, pairs
 from collapse.job import keep_memory
 from collapse.metrics import cka, effective_rank, energy, fiedler, inner_products, pair_groups
@@ -57,7 +58,7 @@ def trajectory(n, d, n_layers=2, seed=0):
 
 def kernels(n, d, wide):
     """Return {name: Kernel} for n tokens, states of dimension d, and CKA at dimension `wide`."""
-    A, W = attention(n, True), attention(n, True) + attention(n, True).T
+    A, W, one = attention(n, True), attention(n, True) + attention(n, True).T, np.ones(n)
     H, G = states(n, d), cosines(on_sphere(states(n, d)))
     labels = np.random.default_rng(1).integers(-1, n // 8, size=n)
     X, Y = map(on_sphere, trajectory(n, wide))
@@ -70,7 +71,7 @@ def kernels(n, d, wide):
 
     def our_sinkhorn():
         M = np.maximum(A, 1e-12)
-        r, c, *_ = fiedler._sinkhorn(M, ROUNDS, TOLERANCE)
+        r, c, *_ = fiedler._sinkhorn(M, ROUNDS, TOLERANCE, fiedler.CLIP)
         return r[:, None] * M * c
 
     def plain_rank():
@@ -98,10 +99,16 @@ def kernels(n, d, wide):
     return {
         "Sinkhorn, 100 rounds, causal head": Kernel(plain_sinkhorn, our_sinkhorn, 15, 1e-10),
         "Fiedler value of a head": Kernel(
-            lambda: plain.second_eigenvalue(W), lambda: fiedler._second_eigenvalue(W), 1.3, 1e-10
+            lambda: plain.second_eigenvalue(W),
+            lambda: fiedler._second_eigenvalue(*symmetric_part(W, one, one, fiedler.UNMASKED, True)),
+            1.3,
+            1e-10,
         ),
         "three Fiedler values of a head": Kernel(
-            lambda: all_values(plain_head(A)), lambda: all_values(fiedler._head(A, ROUNDS, TOLERANCE)), None, 1e-10
+            lambda: all_values(plain_head(A)),
+            lambda: all_values(fiedler._head(A, True, ROUNDS, TOLERANCE)),
+            None,
+            1e-10,
         ),
         f"effective ranks, d = {d}": Kernel(plain_rank, our_rank, 3, 1e-6, relative=True),
         f"CKA of a pair of layers, d = {wide}, Grams shared": Kernel(

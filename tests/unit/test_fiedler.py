@@ -10,6 +10,7 @@ from test_attention import heads, softmax
 from threadpoolctl import threadpool_limits
 
 from collapse.attention import as_attention, restrict, uniform
+from collapse.compiled import deflated, symmetric_part
 from collapse.errors import Refusal
 from collapse.metrics import fiedler as module
 from collapse.metrics.fiedler import COLUMNS, VALUES, fiedler
@@ -84,6 +85,12 @@ def slow_symmetric_sinkhorn(A, rounds=20_000):
     M, _, settled = in_place((A + A.T) / 2, rounds, 1e-16)
     assert settled or np.abs(M.sum(axis=1) - 1).max() < 1e-13
     return dense_second((M + M.T) / 2, loops=True)
+
+
+def second_eigenvalue(M):
+    """The second eigenvalue of (M + M^T) / 2, self-loops kept, as the metric has it."""
+    one = np.ones(len(M))
+    return module._second_eigenvalue(*symmetric_part(M, one, one, module.UNMASKED, True))
 
 
 def unnormalised(M):
@@ -263,7 +270,7 @@ def test_a_token_that_all_attend_to_holds_any_graph_together_SK08(s):
     A[0] = np.eye(64)[0]
     W = (A + A.T) / 2
     assert unnormalised(A)[1] == pytest.approx(s / 2)
-    assert module._second_eigenvalue(W - np.diag(W.diagonal())) == pytest.approx(1)
+    assert second_eigenvalue(W - np.diag(W.diagonal())) == pytest.approx(1)
     row = one(A)
     assert row[SYMMETRIC] == pytest.approx(dense_second(W, loops=True), abs=1e-12)
     assert row[SYMMETRIC] > 0.3
@@ -293,8 +300,7 @@ def test_one_triangle_of_a_matrix_is_not_its_symmetric_part_SK10():
     assert np.linalg.eigvalsh(L, UPLO="U") == pytest.approx([0, 0.333, 0.833], abs=1e-3)
     assert np.linalg.eigvalsh(laplacian(T, symmetrized=True)) == pytest.approx([0, 1, 1.333], abs=1e-3)
     assert unnormalised(T) == pytest.approx([0, 0.5, 0.667], abs=1e-3)
-    with pytest.raises(AssertionError, match="first eigenvalue"):
-        module._second_eigenvalue(T)
+    assert second_eigenvalue(T) == pytest.approx(dense_second((T + T.T) / 2, loops=True), abs=1e-12)
 
 
 def test_an_isolated_token_is_a_component_and_no_division_by_zero_SK11():
@@ -303,7 +309,7 @@ def test_an_isolated_token_is_a_component_and_no_division_by_zero_SK11():
     W[3] = W[:, 3] = 0
     assert unnormalised(W) == pytest.approx([0, 0, 3, 3])
     assert np.linalg.eigvalsh(laplacian(W, normed=True)) == pytest.approx([0, 0, 1.5, 1.5])
-    assert module._second_eigenvalue(W) == 0
+    assert second_eigenvalue(W) == 0
     A = W / 2
     A[3, 3] = 1
     row = one(A, is_causal=False)
@@ -397,6 +403,73 @@ def test_every_shape_of_head_is_scaled(n):
         W = (W + W.T) / 2
         x = module._balance(W)
         np.testing.assert_allclose(x * (W @ x), 1, atol=1e-12)
+
+
+# ---- the largest eigenvalue is proven ----
+
+
+def normalised(A):
+    """The arguments of `_largest_eigenvalue` for a head, and all eigenvalues of that matrix by definition."""
+    one = np.ones(len(A))
+    W, degrees = symmetric_part(A, one, one, module.UNMASKED, True)
+    known = np.sqrt(degrees / degrees.sum())
+    scale = 1 / np.sqrt(degrees)
+    whole = scale[:, None] * (A + A.T) / 2 * scale - 2 * np.outer(known, known)
+    return deflated(W, scale, known), np.linalg.eigvalsh(whole)
+
+
+@pytest.fixture
+def ways(monkeypatch):
+    """Which of its dearer ways `_largest_eigenvalue` took."""
+    taken = []
+
+    def spy(holder, name):
+        own = getattr(holder, name)
+        monkeypatch.setattr(holder, name, lambda *args, **options: taken.append(name) or own(*args, **options))
+
+    spy(module, "dpotrf")
+    spy(np.linalg, "eigvalsh")
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("shape", "way"),
+    [
+        ("uniform", []),
+        ("sink-3", ["dpotrf"]),
+        ("local", ["dpotrf"]),
+        ("previous-15", ["eigvalsh"]),
+        ("self-20", ["eigvalsh"]),
+    ],
+)
+def test_a_largest_eigenvalue_is_that_of_all_eigenvalues_whichever_way_proves_it(shape, way, ways):
+    A = uniform(200, True) if shape == "uniform" else known_shapes(200)[shape]
+    (S, squares), everything = normalised(A)
+    ways.clear()
+    assert module._largest_eigenvalue(S, squares) == pytest.approx(everything[-1], abs=1e-10)
+    # By the way that decided: where Lanczos' method stops at one of many close eigenvalues, a proof may fail first.
+    assert ways[-1:] == way
+
+
+@pytest.mark.parametrize("rest", [0.0, 0.6])
+@pytest.mark.parametrize("n_missed", [1, 40])
+def test_an_eigenvalue_that_lanczos_missed_is_never_left_out(rest, n_missed, monkeypatch, ways):
+    """Started apart from their vectors, Lanczos' method cannot know of the larger ones: both proofs do."""
+    values = np.array([0.5] + [0.7] * n_missed + [rest] * (199 - n_missed))
+    S = np.diag(values)
+    monkeypatch.setattr(module, "_lanczos", lambda S: (0.5, np.array([0.5]), np.array([0.0])))
+    assert module._largest_eigenvalue(S, (values**2).sum()) == 0.7
+    assert ways == ["dpotrf", "eigvalsh"]
+
+
+def test_what_is_left_over_beside_what_was_found_counts_in_the_proof(monkeypatch, ways):
+    """T alone says 0.5; its link of 0.1 to the rest, of which 0.4 is all there is, makes it 0.56."""
+    S = np.diag([0.5] + [0.4] + [0.0] * 198)
+    S[1, 0] = 0.1
+    monkeypatch.setattr(module, "_lanczos", lambda S: (0.5, np.array([0.5]), np.array([0.1])))
+    largest = 0.45 + math.sqrt(0.05**2 + 0.1**2)
+    assert module._largest_eigenvalue(S, 0.5**2 + 0.4**2 + 2 * 0.1**2) == pytest.approx(largest, abs=1e-12)
+    assert ways == ["dpotrf", "eigvalsh"]
 
 
 # ---- laws ----

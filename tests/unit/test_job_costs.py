@@ -8,7 +8,7 @@ HEAVY = {"torch", "transformers", "umap", "numba", "hdbscan", "sklearn", "matplo
 LOADED = {
     "clusters": {"hdbscan", "sklearn", "scipy"},
     "projections tsne": {"sklearn", "scipy"},
-    "identity_attention": {"scipy"},
+    "identity_attention": {"numba", "scipy"},
 }
 # The bound that benchmarks/README.md states: matrices of n x n and of n x d in float64, what pyarrow holds of a file,
 # and of what has a row per token, the rows of the table.

@@ -88,7 +88,8 @@ def restrict(A, mask):
         raise Refusal(f"the mask must be {A.shape[1]} booleans, found {mask.dtype} of shape {mask.shape}")
     if not mask.any():
         raise Undefined("no tokens under this token rule")
-    kept = A[:, mask][:, :, mask]
+    places = np.flatnonzero(mask)
+    kept = A.take(places, axis=1).take(places, axis=2)
     mass = kept.sum(axis=2)
     lost = np.argwhere(mass < LEAST_MASS)
     if len(lost):

@@ -46,8 +46,8 @@ def job(snakemake, needs_pandas=False):
     A `Refusal` ends the job with its message alone; any other exception with its traceback. Both are in the log, which
     Snakemake shows when a job fails. Without `needs_pandas` pandas cannot be imported, see `NoPandas`.
     """
-    # numba keeps what it compiles beside the packages, or else in the home directory, or else fails.
-    if not os.access(sysconfig.get_path("purelib"), os.W_OK):
+    # numba keeps what it compiles beside its source, ours or a package's, or else in the home directory, or else fails.
+    if not all(os.access(folder, os.W_OK) for folder in (os.path.dirname(__file__), sysconfig.get_path("purelib"))):
         os.environ.setdefault("NUMBA_CACHE_DIR", os.path.abspath(".snakemake/numba"))
     terminal = os.dup(1), os.dup(2)
     with open(snakemake.log[0], "wb", buffering=0) as log:

@@ -13,6 +13,8 @@ diagonal counted), and the last token gets nothing at all. The denominator is n 
 that few queries can see: read `received` beside `received_uniform`, never alone.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 from collapse.attention import as_attention, uniform
@@ -54,10 +56,16 @@ def attention_tokens(A, is_causal):
         n = A.shape[1]
         if n < 2:
             raise Undefined("1 token: no other token attends to it")
-        found = _received(A.mean(axis=0)), _received(uniform(n, is_causal))
+        found = _received(A.mean(axis=0)), _uniform_received(n, is_causal)
     except Undefined as reason:
         return [nulls(COLUMNS, reason) for _ in range(np.shape(A)[1])]
     return [{"received": r, "received_uniform": u, "undefined": None} for r, u in zip(*map(np.ndarray.tolist, found))]
+
+
+@lru_cache(maxsize=16)
+def _uniform_received(n, is_causal):
+    """The control: it depends on nothing else, so a job computes it once per number of tokens, not once per layer."""
+    return _received(uniform(n, is_causal))
 
 
 def _received(A):

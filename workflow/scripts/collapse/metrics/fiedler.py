@@ -35,9 +35,12 @@ from scipy.sparse.csgraph import connected_components, structural_rank
 from scipy.sparse.linalg import LinearOperator, cg
 
 from collapse.attention import as_attention, null_heads, uniform, with_mean
+from collapse.compiled import deflated, lanczos, product, sinkhorn_round, symmetric_part
 from collapse.errors import Refusal, Undefined
 
 CLIP = 1e-12
+# No one number stands above the diagonal.
+UNMASKED = -1.0
 # Largest error of a row sum of a doubly stochastic matrix: some hundred roundings.
 BALANCED = 1e-13
 FIRST_ROUNDS = 50
@@ -45,12 +48,15 @@ NEWTON_STEPS = 60
 # Largest change of log x in one step: far from the solution the quadratic model that a step rests on holds no further.
 LONGEST_STEP = 3.0
 PRODUCTS_PER_STEP = 1000
-# Lanczos: from how many tokens on it is faster than a decomposition, its most steps, the residual that ends it, and how
-# far above what it finds the largest eigenvalue may lie, which is proven.
+# Lanczos: from how many tokens on it is faster than a decomposition, its most steps and after how many it is looked at,
+# the residual that ends it, and how far above what it finds the largest eigenvalue may lie, which is proven.
 ITERATIVE_FROM = 150
 LANCZOS_STEPS = 128
+STEPS_AT_ONCE = 8
 RESIDUAL = 1e-8
 PROVEN = 5e-11
+# Share of |S|^2 that rounding may have taken from it.
+ROUNDING = 1e-12
 VALUES = ("fiedler_published", "fiedler_symmetric", "fiedler_symmetric_sinkhorn")
 COLUMNS = (
     *(name for value in VALUES for name in (value, f"{value}_uniform")),
@@ -101,62 +107,59 @@ def fiedler(A, is_causal, rounds, tolerance):
     except Undefined as reason:
         return null_heads(len(A), COLUMNS, reason)
     control = _uniform_values(A.shape[1], is_causal, rounds, tolerance)
-    rows = [_head(head, rounds, tolerance) | control for head in A]
+    rows = [_head(head, is_causal, rounds, tolerance) | control for head in A]
     return with_mean([{name: row[name] for name in (*COLUMNS, "undefined")} for row in rows], COLUMNS)
 
 
 @lru_cache(maxsize=16)
 def _uniform_values(n, is_causal, rounds, tolerance):
     """The control: it depends on nothing else, so a job computes it once per number of tokens, not once per layer."""
-    row = _head(uniform(n, is_causal), rounds, tolerance)
+    row = _head(uniform(n, is_causal), is_causal, rounds, tolerance)
     return {f"{name}_uniform": row[name] for name in VALUES}
 
 
-def _head(A, rounds, tolerance):
+def _head(A, is_causal, rounds, tolerance):
     """The values of one head (n x n)."""
-    row = _published(A, rounds, tolerance) | dict.fromkeys(VALUES[1:], 0.0) | {"undefined": None}
-    W = A + A.T
-    W /= 2
+    row = _published(A, is_causal, rounds, tolerance) | dict.fromkeys(VALUES[1:], 0.0) | {"undefined": None}
+    one = np.ones(len(A))
+    W, degrees = symmetric_part(A, one, one, 0.0 if is_causal else UNMASKED, True)
     row["n_components"] = _n_components(W)
     # Parts without a link stay without one under any scaling, and rounding would give 1e-16 for their 0.
     if row["n_components"] == 1:
-        row["fiedler_symmetric"] = _second_eigenvalue(W)
+        row["fiedler_symmetric"] = _second_eigenvalue(W, degrees)
         try:
             x = _balance(W)
-            row["fiedler_symmetric_sinkhorn"] = _second_eigenvalue(x[:, None] * W * x)
+            row["fiedler_symmetric_sinkhorn"] = _second_eigenvalue(W, x * product(W, x), x)
         except Undefined as reason:
             row |= {"fiedler_symmetric_sinkhorn": None, "undefined": f"fiedler_symmetric_sinkhorn: {reason}"}
     return row
 
 
 def _n_components(W):
-    """Parts of the graph of W that no link joins."""
-    # Mostly one token is linked to all, and then there is no need to search.
-    if (W > 0).all(axis=1).any():
+    """Parts of the graph of W (lower triangle) that no link joins."""
+    # Mostly the first token or the last is linked to all, and then there is no need to search.
+    if (W[:, 0] > 0).all() or (W[-1] > 0).all():
         return 1
     return int(connected_components(csr_array(W), directed=False, return_labels=False))
 
 
-def _published(A, rounds, tolerance):
+def _published(A, is_causal, rounds, tolerance):
     M = np.maximum(A, CLIP)
-    r, c, done, converged = _sinkhorn(M, rounds, tolerance)
-    M *= c
-    M *= r[:, None]
-    W = M + M.T
-    W /= 2
-    np.fill_diagonal(W, 0.0)
+    above = CLIP if is_causal else UNMASKED
+    r, c, done, converged = _sinkhorn(M, rounds, tolerance, above)
+    W, degrees = symmetric_part(M, r, c, above, False)
     return {
-        "fiedler_published": _second_eigenvalue(W),
-        "sinkhorn_residual": float(max(np.abs(M.sum(axis=axis) - 1.0).max() for axis in (0, 1))),
+        "fiedler_published": _second_eigenvalue(W, degrees),
+        "sinkhorn_residual": float(max(np.abs(r * (M @ c) - 1.0).max(), np.abs(c * (r @ M) - 1.0).max())),
         "sinkhorn_rounds": done,
         "converged": converged,
     }
 
 
-def _sinkhorn(M, rounds, tolerance):
+def _sinkhorn(M, rounds, tolerance, above=UNMASKED):
     """Alternate row and column normalisation of M; return r, c, rounds done, and whether they settled.
 
-    The normalised matrix is r_i M_ij c_j: two products with vectors a round instead of two passes that rewrite it. The
+    The normalised matrix is r_i M_ij c_j: M is read once a round instead of rewritten twice. The
     rule to stop, no entry changed by the tolerance in one round, is that of the in-place version, not a bound: the
     entry that moved most when last looked at is a witness, and while it moves too much all is said. When it rests, the
     entries that moved most in their rows are asked, and only when these rest too are all entries formed.
@@ -167,8 +170,7 @@ def _sinkhorn(M, rounds, tolerance):
     i = 0
     for done in range(1, rounds + 1):
         r_before, c_before = r, c
-        r = 1.0 / (M @ c)
-        c = 1.0 / (r @ M)
+        r, c = sinkhorn_round(M, c, above)
         j = columns[i]
         if abs(r[i] * c[j] - r_before[i] * c_before[j]) * M[i, j] >= tolerance:
             continue
@@ -188,7 +190,7 @@ def _sinkhorn(M, rounds, tolerance):
 
 
 def _balance(W):
-    """Return x > 0 with x_i (W x)_i = 1: the doubly stochastic scaling x_i W_ij x_j of a symmetric W.
+    """Return x > 0 with x_i (W x)_i = 1: the doubly stochastic scaling x_i W_ij x_j of a symmetric W (lower triangle).
 
     Sinkhorn's rounds come near and then need thousands more, where tokens attend mostly to themselves or to the token
     before. So the last digits are Newton's, with conjugate gradients: x = exp(y) is the minimum of the convex
@@ -201,11 +203,11 @@ def _balance(W):
     """
     n = len(W)
     # A positive diagonal is support enough. Without it, more tokens may hang on one than its column has room for.
-    if not W.diagonal().all() and structural_rank(csr_array(W)) < n:
+    if not W.diagonal().all() and structural_rank(csr_array(W + np.tril(W, k=-1).T)) < n:
         raise Undefined("some tokens are linked only to fewer others: no scaling of W is doubly stochastic")
     x = _first_rounds(W)
     for _ in range(NEWTON_STEPS):
-        sums = x * (W @ x)
+        sums = x * product(W, x)
         error = np.abs(sums - 1.0).max()
         if error < BALANCED:
             return x
@@ -220,79 +222,82 @@ def _first_rounds(W):
     """Sinkhorn's rounds on a symmetric W, until they are there or used up: r and c tend to multiples of one vector."""
     r = c = np.ones(len(W))
     for _ in range(FIRST_ROUNDS):
-        sums = W @ c
+        sums = product(W, c)
         if np.abs(r * sums - 1.0).max() < BALANCED:
             break
         r = 1.0 / sums
-        c = 1.0 / (W @ r)
+        c = 1.0 / product(W, r)
     return np.sqrt(r * c)
 
 
 def _newton_step(W, x, sums, rtol):
     n = len(W)
-    hessian = LinearOperator((n, n), matvec=lambda v: sums * v + x * (W @ (x * v)), dtype=np.float64)
+    hessian = LinearOperator((n, n), matvec=lambda v: sums * v + x * product(W, x * v), dtype=np.float64)
     precondition = LinearOperator((n, n), matvec=lambda v: v / sums, dtype=np.float64)
     # Where the scaling does not exist the curvature can vanish to all digits; the caller looks at what comes out.
     with np.errstate(divide="ignore", invalid="ignore"):
         return cg(hessian, 1.0 - sums, rtol=rtol, maxiter=PRODUCTS_PER_STEP, M=precondition)[0]
 
 
-def _second_eigenvalue(W):
-    """Second eigenvalue of the normalised Laplacian of a symmetric W (n x n, n >= 2)."""
-    degrees = W.sum(axis=1)
+def _second_eigenvalue(W, degrees, x=1.0):
+    """Second eigenvalue of the normalised Laplacian of x_i W_ij x_j, of which the row sums are given (n >= 2).
+
+    W is symmetric, and its lower triangle is read.
+    """
     if not degrees.all():
         # A token without any link is a component of its own. Its row over its degree would be 0 / 0.
         return 0.0
-    scale = 1.0 / np.sqrt(degrees)
-    S = W * scale
-    S *= scale[:, None]
     # The largest eigenvalue of S, 1, belongs to D^1/2 1. Moved to -1, below which there is none, it leaves the second.
-    known = np.sqrt(degrees / degrees.sum())
-    error = np.abs(known @ S - known).max()
-    assert error < 1e-9, f"the first eigenvalue of a Laplacian is 0, off by {error}: W is not symmetric"
-    S -= np.outer(known, 2.0 * known)
-    return max(0.0, 1.0 - _largest_eigenvalue(S))
+    S, squares = deflated(W, x / np.sqrt(degrees), np.sqrt(degrees / degrees.sum()))
+    return max(0.0, 1.0 - _largest_eigenvalue(S, squares))
 
 
-def _largest_eigenvalue(S):
-    """Largest eigenvalue of a symmetric S, within 1e-10.
+def _largest_eigenvalue(S, squares):
+    """Largest eigenvalue of a symmetric S (lower triangle), within 1e-10; `squares` is the sum of its squared entries.
 
     Lanczos' method finds one in a few products, but may miss a larger one, and needs thousands where many lie close. So
-    what it finds, never above the largest, is proven: (it + PROVEN) I - S has a Cholesky factor only if no eigenvalue
-    is larger than that. What is not found or not proven is decomposed.
+    what it finds, never above the largest, is proven. Its vectors turn S into [[T, C], [C^T, B]] with T tridiagonal and
+    C one number b in a corner, and no eigenvalue of S is above that of [[T, C], [C^T, |B|]], where for |B| stands its
+    Frobenius norm, all that T and b leave of that of S. Where many eigenvalues make that too large, (what was found +
+    PROVEN) I - S has a Cholesky factor only if none is larger. What is not found or not proven is decomposed.
     """
     n = len(S)
     if n >= ITERATIVE_FROM:
-        found = _lanczos(S)
+        found, diagonal, beside = _lanczos(S)
         if found is not None:
+            rest = squares * (1.0 + ROUNDING) - (diagonal**2).sum() - 2.0 * (beside**2).sum()
+            if _top(np.append(diagonal, np.sqrt(max(rest, 0.0))), beside)[0] <= found + PROVEN:
+                return found
             shifted = -S
             shifted.flat[:: n + 1] += found + PROVEN
-            if dpotrf(shifted.T, lower=True, clean=False, overwrite_a=True)[1] == 0:
+            if dpotrf(shifted.T, lower=False, clean=False, overwrite_a=True)[1] == 0:
                 return found
     # All of them: LAPACK's routines for one eigenvalue fail where many are equal, as in a complete graph.
-    return float(np.linalg.eigvalsh(S)[-1])
+    return float(np.linalg.eigvalsh(S, UPLO="L")[-1])
 
 
 def _lanczos(S):
-    """An eigenvalue of a symmetric S, mostly its largest; None where that needs too many products."""
+    """An eigenvalue of a symmetric S, mostly its largest, or None where that needs too many products; and T and beside.
+
+    The tridiagonal T has the entries of `diagonal` and all but the last of `beside`, which is the b that T leaves over.
+    """
     n = len(S)
     basis = np.empty((LANCZOS_STEPS + 1, n))
     diagonal, beside = np.zeros(LANCZOS_STEPS), np.zeros(LANCZOS_STEPS)
     start = np.random.default_rng(0).normal(size=n)
     basis[0] = start / np.linalg.norm(start)
-    for k in range(LANCZOS_STEPS):
-        v = S @ basis[k]
-        diagonal[k] = basis[k] @ v
-        v -= diagonal[k] * basis[k]
-        # Rounding brings back what was found before.
-        v -= (basis[: k + 1] @ v) @ basis[: k + 1]
-        beside[k] = np.linalg.norm(v)
-        is_whole = beside[k] < RESIDUAL
-        if is_whole or k % 8 == 7:
-            at = {"select": "i", "select_range": (k, k), "check_finite": False}
-            value, vector = eigh_tridiagonal(diagonal[: k + 1], beside[:k], **at)
-            residual = beside[k] * abs(vector[-1, 0])
-            if residual < RESIDUAL:
-                return float(value[0])
-        basis[k + 1] = v / beside[k]
-    return None
+    done = found = None
+    for first in range(0, LANCZOS_STEPS, STEPS_AT_ONCE):
+        done = lanczos(S, basis, diagonal, beside, first, first + STEPS_AT_ONCE, RESIDUAL)
+        value, last = _top(diagonal[:done], beside[: done - 1])
+        if beside[done - 1] * abs(last) < RESIDUAL:
+            found = value
+            break
+    return found, diagonal[:done], beside[:done]
+
+
+def _top(diagonal, beside):
+    """Largest eigenvalue of a symmetric tridiagonal matrix, and the last entry of its vector."""
+    at = {"select": "i", "select_range": (len(diagonal) - 1, len(diagonal) - 1), "check_finite": False}
+    value, vector = eigh_tridiagonal(diagonal, beside, **at)
+    return float(value[0]), float(vector[-1, 0])
