@@ -11,7 +11,7 @@ OPTIONS = {
     "energy": {"tolerance": 1e-6},
     "clusters": {"min_cluster_size": 2, "min_samples": None, "null_draws": 3, "row_orders": 1, "seed": 0},
     "cluster_life": {"count_tolerance": 0.1, "ari_tolerance": 0.2, "rank_tolerance": 0.1},
-    "projections": {"seed": 0, "perplexity": 30, "n_neighbors": 15, "depths": [0.6]},
+    "projections": {"seed": 0, "perplexity": 30, "n_neighbors": 15, "depths": [0.6], "tokens": ["content"]},
     "fiedler": {"rounds": 100, "tolerance": 1e-6},
 }
 STATE_METRICS = ("inner_products", "energy", "effective_rank", "cka", "nn_stability", "spectral_k", "pair_groups")

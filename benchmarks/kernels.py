@@ -184,7 +184,7 @@ def pipelines(n, d, n_layers):
         "energy": {"betas": list(BETAS), "tolerance": 1e-6},
         "clusters": {"min_cluster_size": 2, "min_samples": None, "null_draws": 3, "row_orders": 1, "seed": 0},
         "cluster_life": {"count_tolerance": 0.1, "ari_tolerance": 0.2, "rank_tolerance": 0.1},
-        "projections": {"seed": 0, "perplexity": 30, "n_neighbors": 15},
+        "projections": {"seed": 0, "perplexity": 30, "n_neighbors": 15, "tokens": ["content"]},
     }
     named = [(layer, "block", H) for layer, H in enumerate(layers)]
     masks = {"all": np.ones(n, dtype=bool)}

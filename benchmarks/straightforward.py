@@ -387,7 +387,7 @@ def run_states(states, masks, token_ids, options, layout_places=()):
     options : dict
         The sections `energy`, `clusters`, `cluster_life` and `projections` of a validated config.
     layout_places : sequence of int
-        Places in `states` at which t-SNE and UMAP run.
+        Places in `states` at which t-SNE and UMAP run, under the token rules of `projections`.
 
     Returns
     -------
@@ -398,7 +398,8 @@ def run_states(states, masks, token_ids, options, layout_places=()):
     """
     rows, seconds = {"cluster_labels": {}}, Seconds()
     for rule, mask in masks.items():
-        of_rule = _run_rule(states, mask, token_ids[mask], options, layout_places, seconds)
+        places = layout_places if rule in options["projections"]["tokens"] else ()
+        of_rule = _run_rule(states, mask, token_ids[mask], options, places, seconds)
         rows["cluster_labels"][rule] = of_rule.pop("cluster_labels")
         for metric, found in of_rule.items():
             rows.setdefault(metric, []).extend(found)

@@ -1,7 +1,8 @@
 """Results of a grid that was never run, as the explorer reads them: two models, two weights, two prompts.
 
 `post` has 4 blocks; `pre` has 6, and a state after its final norm. Tokens move on known curves. Trained weights of
-`post` have no picture at layer 2; random ones end in noise alone. t-SNE is there at three depths.
+`post` have no picture at layer 2; random ones end in noise alone. t-SNE is there at three depths, of
+content tokens.
 """
 
 from pathlib import Path
@@ -40,6 +41,8 @@ PLAIN = ["A", " dog", " and", " a", " fox", " are", " in", " the", " house", "."
 PIECES = ["[CLS]", "a", "do", "##g", "and", "a", "fox", "are", "in", "the", "house", "."]
 PROMPTS = ("hostile", "plain")
 PUNCTUATION = {".", "-->"}
+METHODS = ["pca", "tsne"]
+TSNE_TOKENS = ["content"]
 NO_PICTURE = "all tokens point the same way"
 TABLES = ["runs", "projections", "clusters", "cluster_labels", "inner_products", "energy"]
 
@@ -53,7 +56,7 @@ def make(root, names=TABLES):
             states.append(_write_states(root / f"states/{model}/trained/{prompt}.parquet", model, prompt))
     # As results are gathered: each method and each beta over all runs.
     runs = [(m, w, p) for m in BLOCKS for w in WEIGHTS for p in PROMPTS]
-    for method in ("pca", "tsne"):
+    for method in METHODS:
         for run in runs:
             rows["projections"] += _projections(*run, method)
     for beta in (0.5, 2.0):
@@ -79,8 +82,9 @@ def make(root, names=TABLES):
 def write(root, names=TABLES):
     """Write an explorer of these results into root/report; return the page."""
     found, states = make(root, names)
-    write_explorer(found, states, **SOURCES, page=root / "report/explorer.html", folder=root / "report/explorer")
-    return root / "report/explorer.html"
+    page, folder = root / "report/explorer.html", root / "report/explorer"
+    write_explorer(found, states, METHODS, **SOURCES, page=page, folder=folder)
+    return page
 
 
 def tokens_of(model, prompt):
@@ -135,7 +139,8 @@ def _positions(place):
 def _projections(model, weights, prompt, method):
     for place in _places(model, weights, prompt):
         layer, positions = place["layer"], _positions(place)
-        if method == "tsne" and (layer not in (0, 2, BLOCKS[model]) or place["stage"] == "final_norm"):
+        is_laid_out = layer in (0, 2, BLOCKS[model]) and place["stage"] != "final_norm"
+        if method == "tsne" and not (is_laid_out and place["tokens"] in TSNE_TOKENS):
             continue
         is_undefined = (model, weights[0], layer, method) == ("post", "trained", 2, "pca")
         xy = place_of(model, weights[0], prompt, layer, len(positions), method)

@@ -6,6 +6,8 @@ import shutil
 import explorer_results as results
 import pytest
 
+from collapse import explorer
+
 POINTS = "(side) => { const [t] = document.querySelector(`#${side} .plot`).data; return [t.x, t.y]; }"
 RANGE = """(side) => {
     const { xaxis, yaxis } = document.querySelector(`#${side} .plot`)._fullLayout;
@@ -351,6 +353,22 @@ def test_methods_that_are_at_few_depths_have_as_many_steps(explore):
     page.keyboard.press("ArrowRight")
     assert status(page).startswith("Layer 2 of 4")
     assert len(points(page)[0]) == 11
+
+
+def test_a_method_that_did_not_run_under_the_token_rule_says_so(explore):
+    page = explore()
+    pick(page, "method", "tsne")
+    page.focus("#play")
+    page.keyboard.press("ArrowRight")
+    assert len(points(page)[0]) == 11
+    pick(page, "rule", "all")
+    for side in ("left", "right"):
+        assert page.inner_text(f"#{side} .reason") == f"No picture: {explorer.NOT_RUN}"
+        assert points(page, side) == [[], []] and status(page, side).startswith("Layer 2 of 4")
+    page.keyboard.press("End")
+    assert page.is_visible("#left .reason") and status(page).startswith("Layer 4 of 4")
+    pick(page, "method", "pca")
+    assert not page.is_visible("#left .reason") and len(points(page)[0]) == len(results.HOSTILE)
 
 
 def test_the_token_rule_is_a_choice(explore):

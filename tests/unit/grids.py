@@ -73,8 +73,9 @@ def _axes(spec, place):
     for name, values in axes.items():
         if name in spec["keys"] or name in spec["columns"]:
             places = [found | {name: value} for found in places for value in values]
-    # The costlier methods run at few depths.
-    return [found for found in places if found.get("method", "pca") == "pca" or found["layer"] in (0, 4, N_BLOCKS)]
+    # The costlier methods run at few depths, of content tokens.
+    is_laid_out = place.get("layer") in (0, 4, N_BLOCKS) and place["tokens"] == "content"
+    return [found for found in places if is_laid_out or found.get("method", "pca") == "pca"]
 
 
 def _value(name, spec, rng):

@@ -28,7 +28,7 @@ OPTIONS = {
     "energy": {"betas": [0.1, 5.0], "tolerance": 1e-6},
     "clusters": {"min_cluster_size": 2, "min_samples": None, "null_draws": 2, "row_orders": 1, "seed": 0},
     "cluster_life": {"count_tolerance": 0.3, "ari_tolerance": 0.6, "rank_tolerance": 0.1},
-    "projections": {"seed": 0, "perplexity": 30, "n_neighbors": 15},
+    "projections": {"seed": 0, "perplexity": 30, "n_neighbors": 15, "tokens": ["content"]},
     "fiedler": {"rounds": 100, "tolerance": 1e-6},
 }
 N, D, LAYERS = 40, 24, 4

@@ -34,7 +34,9 @@ def readers(made):
 def data_of(made, readers, run):
     (states,) = [path for path in made[1] if path.parts[-3:] == (run[0], "trained", f"{run[2]}.parquet")]
     curves = explorer._with_betas(readers, run)
-    data = run_data({name: reader.read(run) for name, reader in readers.items()}, StatesFile(states), curves)
+    data = run_data(
+        {name: reader.read(run) for name, reader in readers.items()}, StatesFile(states), curves, results.METHODS
+    )
     return data, curves
 
 
@@ -97,7 +99,7 @@ def test_a_layer_without_a_picture_has_its_reason(made, readers):
 def test_states_are_in_order_and_the_one_after_the_final_norm_is_marked(made, readers):
     data, _ = data_of(made, readers, RANDOM)
     assert [tuple(state[:2]) for state in data["states"]][-2:] == [(6, "block"), (6, "final_norm")]
-    tsne = data["rules"]["all"]["methods"]["tsne"]["frames"]
+    tsne = data["rules"]["content"]["methods"]["tsne"]["frames"]
     assert [data["states"][frame["state"]][0] for frame in tsne] == [0, 2, 6]
     assert {frame["neighbourhood"] for frame in tsne} == {3.0}
 
@@ -189,17 +191,43 @@ def test_without_clusters_there_is_no_colour_for_them(tmp_path):
     assert next(iter(embedded(page).values()))["rules"]["all"]["labels"] is None
 
 
-def test_a_prompt_whose_tokens_are_all_left_out_says_so_at_every_layer(tmp_path, monkeypatch):
+def test_a_method_that_did_not_run_under_a_token_rule_says_so_at_the_layers_of_the_other(made, readers):
+    data, _ = data_of(made, readers, RANDOM)
+    content, everything = (data["rules"][rule]["methods"]["tsne"] for rule in ("content", "all"))
+    assert [frame["state"] for frame in everything["frames"]] == [frame["state"] for frame in content["frames"]]
+    assert {(frame["picture"], frame["undefined"]) for frame in everything["frames"]} == {(None, explorer.NOT_RUN)}
+    assert (everything["xy"], everything["box"]) == ("", [[0.0, 0.0], [0.0, 0.0]])
+    assert {frame["undefined"] for frame in content["frames"]} == {None}
+    frames = data["rules"]["all"]["methods"]["pca"]["frames"]
+    assert len(frames) == 8 and {frame["undefined"] for frame in frames} == {None}
+
+
+def test_a_method_that_ran_under_both_token_rules_has_pictures_under_both(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "TSNE_TOKENS", ["all", "content"])
+    for data in embedded(results.write(tmp_path)).values():
+        for rule in data["rules"].values():
+            assert [frame["picture"] for frame in rule["methods"]["tsne"]["frames"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rules", "tsne", "reason"),
+    [(["content"], [0, 1, 2, 3, 4], explorer.NOT_RUN), (["all", "content"], [0, 2, 4], None)],
+    ids=["no t-SNE of the run", "t-SNE of all tokens"],
+)
+def test_a_prompt_whose_tokens_are_all_left_out_says_so_at_every_layer(tmp_path, monkeypatch, rules, tsne, reason):
     monkeypatch.setattr(results, "tokens_of", lambda model, prompt: results.PLAIN[:1])
+    monkeypatch.setattr(results, "TSNE_TOKENS", rules)
     data = embedded(results.write(tmp_path))["/".join(TRAINED)]
     content = data["rules"]["content"]
     assert content["positions"] == []
-    for method, states in {"pca": [0, 1, 2, 3, 4], "tsne": [0, 2, 4]}.items():
+    for method, states in {"pca": [0, 1, 2, 3, 4], "tsne": tsne}.items():
         frames = content["methods"][method]["frames"]
         assert [frame["state"] for frame in frames] == states
         assert {(frame["picture"], frame["undefined"]) for frame in frames} == {(None, explorer.NO_TOKENS)}
     assert content["labels"]["undefined"] == dict.fromkeys("01234", explorer.NO_TOKENS)
-    assert len(data["rules"]["all"]["methods"]["pca"]["frames"]) == 5
+    methods = data["rules"]["all"]["methods"]
+    assert len(methods["pca"]["frames"]) == 5
+    assert {frame["undefined"] for frame in methods["tsne"]["frames"]} == {reason}
 
 
 def test_tokens_of_another_text_are_refused(made, readers):
@@ -207,7 +235,7 @@ def test_tokens_of_another_text_are_refused(made, readers):
     rows = {name: reader.read(run) for name, reader in readers.items()}
     (states,) = [path for path in made[1] if path.parts[-3:] == ("post", "trained", "hostile.parquet")]
     with pytest.raises(Refusal, match=r"post/trained/hostile.parquet: holds other tokens .* post/plain"):
-        run_data(rows, StatesFile(states), [])
+        run_data(rows, StatesFile(states), [], results.METHODS)
 
 
 def test_rows_of_other_tokens_are_refused(made, readers):
@@ -215,7 +243,7 @@ def test_rows_of_other_tokens_are_refused(made, readers):
     rows["projections"] = rows["projections"].slice(1)
     (states,) = [path for path in made[1] if path.parts[-3:] == ("post", "trained", "hostile.parquet")]
     with pytest.raises(Refusal, match=r"the run post/trained/hostile .* layer 0 \(embedding\)"):
-        run_data(rows, StatesFile(states), [])
+        run_data(rows, StatesFile(states), [], results.METHODS)
 
 
 def test_a_table_is_read_run_by_run_across_row_groups(made, tmp_path):

@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 from grids import PROMPTS, frame
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -285,6 +286,22 @@ def test_projections_of_pca_alone_are_at_the_depths_of_the_study():
     assert [axis.get_title() for axis in drawn.figure.axes[:3]] == [
         f"PCA\ndepth {depth}" for depth in ("0.00", "0.67", "1.00")
     ]
+
+
+def test_projections_show_the_token_rule_under_which_all_methods_ran_and_content_where_they_ran_under_both():
+    frames = {table: grid(table, n_models=1) for table in FIGURES["projections"].tables}
+    content = frames["projections"]
+    layouts = content[content["method"] != "pca"]
+    everything = layouts.assign(tokens="all")
+    for added, words in (
+        ([layouts], "content tokens only"),
+        ([layouts, everything], "content tokens only"),
+        ([everything], "all tokens"),
+    ):
+        table = pd.concat([content[content["method"] == "pca"], *added], ignore_index=True)
+        drawn = projections.draw("projections", "model-0-of-a-size", frames | {"projections": table}, {})
+        assert f"Tokens: {words}" in drawn.caption
+        assert "undefined" not in drawn.alternative and all(axis.lines for axis in drawn.figure.axes)
 
 
 def test_noise_is_grey_crosses_and_clusters_differ_in_colour_and_shape():

@@ -66,6 +66,15 @@ def test_only_the_chosen_layers_are_read(path, monkeypatch):
     assert read == [1, 1]
 
 
+@pytest.mark.parametrize("tokens", [["content"], ["all"], ["all", "content"], ["content", "all"]], ids=" ".join)
+@pytest.mark.parametrize("over", ["layer", "trajectory"])
+def test_only_the_chosen_token_rules_are_measured_with_the_same_values_in_the_same_order(path, over, tokens):
+    function = (lambda H: float(H.sum())) if over == "layer" else lambda states: [float(H.sum()) for H in states]
+    whole = [(keys, value, mask.tolist()) for keys, value, mask in measure(path, function, over, {})]
+    found = [(keys, value, mask.tolist()) for keys, value, mask in measure(path, function, over, {}, tokens=tokens)]
+    assert found == [row for row in whole if row[0]["tokens"] in tokens]
+
+
 def test_labels_per_token_are_those_of_the_layers_without_the_state_after_the_norm(path, tmp_path):
     labels = labels_file(tmp_path / "l.parquet", path, lambda rule, place, n: np.full(n, place) if place else None)
     seen = []

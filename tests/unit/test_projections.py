@@ -11,12 +11,15 @@ from clouds import broken, cloud, coarse_cloud, copies, laws, lengths, rotation,
 from hypothesis import given, settings
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
+from test_attention_tables import states_file
 from threadpoolctl import threadpool_limits
 
 from collapse.errors import Refusal
+from collapse.measure import measure
 from collapse.metrics import projections as module
 from collapse.metrics.projections import COLUMNS, METHODS, projections
 from collapse.registry import METHOD_OPTIONS
+from collapse.token_rules import TOKEN_RULES
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning", "error::FutureWarning")
 
@@ -290,20 +293,29 @@ def test_the_global_random_state_is_neither_read_nor_moved(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_options_of_a_method_are_those_that_change_its_picture(method):
-    """`depths` choose the layers and are no option of the function; the rest must be what the method reacts to."""
+    """`depths` and `tokens` choose what is laid out and are no options of the function; to the rest it must react."""
     H = cloud(40, 6)
     changes = {"seed": 1, "perplexity": 5, "n_neighbors": 4}
     sees = {name for name, value in changes.items() if one(method, H, **{name: value}) != one(method, H)}
-    assert sees == set(METHOD_OPTIONS[method]) - {"depths"}
+    assert sees == set(METHOD_OPTIONS[method]) - {"depths", "tokens"}
 
 
-def test_the_registry_and_the_config_know_all_methods():
-    spec = yaml.safe_load((SCRIPTS.parent / "schemas" / "config.schema.yaml").read_text())
-    assert (
-        list(METHOD_OPTIONS)
-        == list(METHODS)
-        == spec["properties"]["projections"]["properties"]["methods"]["items"]["enum"]
+def test_a_layout_under_one_token_rule_is_the_same_as_beside_the_other(tmp_path):
+    path = states_file(tmp_path / "s.parquet", n=20)
+    options = SETTINGS | {"method": "tsne"}
+    both, content = (
+        [(keys, rows) for keys, rows, _ in measure(path, projections, "layer", options, depths=[1.0], tokens=tokens)]
+        for tokens in (["all", "content"], ["content"])
     )
+    assert [(keys["tokens"], len(rows)) for keys, rows in both] == [("all", 20), ("content", 19)]
+    assert content == both[1:] and content[0][1][0]["x"] is not None
+
+
+def test_the_registry_and_the_config_know_all_methods_and_token_rules():
+    spec = yaml.safe_load((SCRIPTS.parent / "schemas" / "config.schema.yaml").read_text())
+    options = spec["properties"]["projections"]["properties"]
+    assert list(METHOD_OPTIONS) == list(METHODS) == options["methods"]["items"]["enum"]
+    assert list(TOKEN_RULES) == options["tokens"]["items"]["enum"]
 
 
 @pytest.mark.parametrize(

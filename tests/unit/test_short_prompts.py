@@ -56,8 +56,9 @@ def run_tables(path, folder, n):
         axes = {"beta": [{"beta": 1.0}], "method": [{"method": method} for method in METHOD_OPTIONS]}
         for axis in axes.get(entry.axis, [{}]):
             given = options(metric, METHOD_OPTIONS.get(axis.get("method"))) | axis
-            depths, beta = given.pop("depths", None), {key: axis[key] for key in axis if key == "beta"}
-            measured = measure(path, function, entry.over, given, beta, own, depths)
+            part = {key: given.pop(key) for key in ("depths", "tokens") if key in given}
+            beta = {key: axis[key] for key in axis if key == "beta"}
+            measured = measure(path, function, entry.over, given, beta, own, **part)
             found.setdefault(metric, []).extend(rows_of(measured, metric))
     names = [name for name, entry in METRICS.items() if entry.over == "attention"]
     passed = AttentionTables(

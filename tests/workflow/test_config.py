@@ -117,6 +117,23 @@ BAD = {
         changed(["models", 0], DEMO["models"][0] | {"depth": 6, "trained_depth": 12}),
         ["models[0]: depth 6 is less than trained_depth 12"],
     ),
+    "no token rule": (changed(["projections", "tokens"], []), ["projections.tokens: [] should be non-empty"]),
+    "unknown token rule": (
+        changed(["projections", "tokens"], ["contents"]),
+        ["projections.tokens[0]: found 'contents', did you mean 'content'?; allowed: all, content"],
+    ),
+    "token rule as text": (changed(["projections", "tokens"], "all"), ["projections.tokens: found 'all'", "a list"]),
+    "token rule null": (changed(["projections", "tokens"], None), ["projections.tokens: found None", "a list"]),
+    "token rule a list": (
+        changed(["projections", "tokens"], [["all"]]),
+        ["projections.tokens[0]: found ['all']", "allowed: all, content"],
+    ),
+    "token rule true": (changed(["projections", "tokens"], [True]), ["projections.tokens[0]: found True"]),
+    "token rule twice": (
+        changed(["projections", "tokens"], ["content", "all", "content"]),
+        ["projections.tokens: 'content' stands 2 times"],
+    ),
+    "no PCA": (changed(["projections", "methods"], ["tsne"]), ["projections.methods: ['tsne']", "pca always among"]),
     "models a mapping": (changed(["models"], {}), ["models", "a list"]),
 }
 

@@ -89,6 +89,9 @@ def test_labels_of_tokens_follow_the_tokens(extended):
     for method, places in (("pca", 5), ("tsne", 3), ("umap", 3)):
         rows = rows_of(extended, "projections", weights="trained", method=method, tokens="content")
         assert len(rows) == places * n["content"]
+        # Only PCA runs under both token rules.
+        rest = rows_of(extended, "projections", weights="trained", method=method, tokens="all")
+        assert len(rest) == (places * n["all"] if method == "pca" else 0)
     assert sorted({row["layer"] for row in rows}) == [0, 2, 3]
 
 
@@ -182,6 +185,8 @@ def test_the_explorer_holds_every_run_with_every_method(extended):
         assert [(layer, stage) for layer, stage, _ in run["states"]] == states.states
         for rule in run["rules"].values():
             assert [len(method["frames"]) for method in rule["methods"].values()] == [len(states), 3, 3]
+        reasons = {frame["undefined"] for frame in run["rules"]["all"]["methods"]["tsne"]["frames"]}
+        assert reasons == {"not computed under this token rule, see projections.tokens of the config"}
 
 
 def test_the_explorer_runs_again_alone_where_only_it_changed(extended, tmp_path):
@@ -213,6 +218,7 @@ def test_what_a_change_reruns(extended, tmp_path):
     # The perplexity is t-SNE's alone, the seed also UMAP's, and neither is PCA's.
     assert planned(projections={"perplexity": 5}) == {"projections": 4, "aggregate": 1, "tables": 1}
     assert planned(projections={"seed": 1}) == {"projections": 8, "aggregate": 1, "tables": 1}
+    assert planned(projections={"tokens": ["all", "content"]}) == {"projections": 8, "aggregate": 1, "tables": 1}
     assert planned(projections={"methods": ["pca"]}) == {"aggregate": 1, "tables": 1}
     # One pass yields all that is measured on attention, and never runs extraction.
     attention = {"attention": 3, "identity_attention": 1, "attention_received": 4}

@@ -26,8 +26,9 @@ ONE_PROMPT = {
     "aggregate": 7,
     **DRAWN_FROM_ALL,
 }
-# These are held elsewhere: three need metrics that the finished run has not, test_more_metrics.py; test_claims_run.py.
+# These are held elsewhere: four need metrics that the finished run has not, test_more_metrics.py; test_claims_run.py.
 ROWS = {"edit an attention metric", "change t-SNE's perplexity", "add or change a claim", "edit the explorer's page"}
+ROWS |= {"change the token rules of t-SNE and UMAP"}
 # And this needs a model of the hub, test_models_and_weights.py.
 ROWS |= {"bring a lock file with another commit"}
 

@@ -26,5 +26,6 @@ rule write_explorer:
     params:
         code=code_hash("write_explorer.py"),
         columns={table: type_hash(table) for table in explorer_tables()},
+        methods=GRID.methods,
     script:
         "../scripts/write_explorer.py"

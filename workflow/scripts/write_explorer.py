@@ -8,6 +8,7 @@ with job(snakemake, needs_pandas=True):
     write_explorer(
         tables=snakemake.input.tables,
         states=snakemake.input.states,
+        methods=snakemake.params.methods,
         template=snakemake.input.template,
         javascript=snakemake.input.javascript,
         stylesheet=snakemake.input.stylesheet,

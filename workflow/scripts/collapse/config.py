@@ -134,7 +134,8 @@ def load(config, repository):
     faults += duplicates("prompts", config["prompts"])
     faults += duplicates("weights", [w.slug for w in weights])
     faults += duplicates("metrics", config["metrics"])
-    faults += duplicates("projections.methods", config["projections"]["methods"])
+    for key in ("methods", "tokens"):
+        faults += duplicates(f"projections.{key}", config["projections"][key])
     faults += duplicates("energy.betas", [number_slug(beta) for beta in config["energy"]["betas"]])
     faults += [
         f"metrics: {name!r} is no metric; allowed: {', '.join(METRICS)}"

@@ -36,6 +36,7 @@ SHAPES = {
 NO_LABEL = -2
 # The metrics' own words; tables of tokens have no rows that could say it.
 NO_TOKENS = "no tokens under this token rule"
+NOT_RUN = "not computed under this token rule, see projections.tokens of the config"
 DIGITS = 6
 # With these the mean inner product is said where there are no clusters.
 COUNTS = (("clusters", "n_clusters"), ("clusters", "noise_fraction"))
@@ -43,7 +44,7 @@ PLACE = ["layer", "stage", "depth"]
 TOKEN_FLAGS = ("is_first", "is_special", "is_punctuation")
 
 
-def write_explorer(tables, states, template, javascript, stylesheet, page, folder):
+def write_explorer(tables, states, methods, template, javascript, stylesheet, page, folder):
     """Write the page and the folder of its runs.
 
     Parameters
@@ -52,6 +53,8 @@ def write_explorer(tables, states, template, javascript, stylesheet, page, folde
         Results tables: `runs`, `projections` and any of `explorer_curves.TABLES`.
     states : list of path
         A states file of each model and prompt, {model}/{weights}/{prompt}.parquet, of any weights: tokens are the same.
+    methods : list of str
+        Methods of the projections that the page offers, of which a run may lack some.
     template, javascript, stylesheet : path
         A Jinja template, and what it embeds.
     page : path
@@ -65,13 +68,12 @@ def write_explorer(tables, states, template, javascript, stylesheet, page, folde
     texts = {(path.parts[-3], path.stem): path for path in map(Path, states)}
     runs = readers["projections"].runs
     curves = _with_betas(readers, runs[0])
-    methods, embedded, size = set(), {}, 0
+    embedded, size = {}, 0
     with replacing(folder) as temporary:
         temporary.mkdir()
         for run in runs:
             rows = {table: reader.read(run) for table, reader in readers.items()}
-            data = run_data(rows, StatesFile(texts[run[0], run[2]]), curves)
-            methods |= data["rules"]["all"]["methods"].keys()
+            data = run_data(rows, StatesFile(texts[run[0], run[2]]), curves, methods)
             text = as_json(data)
             embedded["/".join(run)] = text
             size += len(text)
@@ -107,7 +109,7 @@ def write_explorer(tables, states, template, javascript, stylesheet, page, folde
     write_text(page, rendered)
 
 
-def run_data(tables, states, curves):
+def run_data(tables, states, curves, methods):
     """Return what the page shows of one run.
 
     Parameters
@@ -118,6 +120,8 @@ def run_data(tables, states, curves):
         Of the run's model and prompt.
     curves : list of Curve
         Those whose tables are there.
+    methods : list of str
+        Methods of the projections, each of which has an entry.
 
     Returns
     -------
@@ -144,7 +148,6 @@ def run_data(tables, states, curves):
     states_found = _states(frames.values())
     index = {(layer, stage): number for number, (layer, stage, _) in enumerate(states_found)}
     pictures = frames["projections"]
-    methods = [method for method in style.METHODS if (pictures["method"] == method).any()]
     rules = {}
     for rule in TOKEN_RULES:
         own = {name: frame[frame["tokens"] == rule] for name, frame in frames.items()}
@@ -185,10 +188,13 @@ def _frames(frame, rule, positions, index):
         collapse.pictures.packed; `box`: the smallest and largest x and y of all.
     """
     frames, pictures = [], []
-    if not len(positions):
-        nothing = {"undefined": NO_TOKENS, "variance": None, "neighbourhood": None}
-        frames = [{"state": index[layer, stage]} | nothing for layer, stage, _ in _states([frame])]
-    for state, rows in _by_state(frame[frame["tokens"] == rule], positions, index):
+    own = frame[frame["tokens"] == rule]
+    if own.empty:
+        # At the states of the other token rule or, where the run has nothing of the method, at all.
+        states = [index[layer, stage] for layer, stage, _ in _states([frame])] or index.values()
+        reason = NOT_RUN if len(positions) else NO_TOKENS
+        frames = [{"state": s, "undefined": reason, "variance": None, "neighbourhood": None} for s in states]
+    for state, rows in _by_state(own, positions, index):
         first, undefined = rows.iloc[0], _reason(rows, "x")
         pictures.append(None if undefined else rows[["x", "y"]].to_numpy(dtype=np.float64))
         frames.append(

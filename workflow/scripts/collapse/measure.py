@@ -1,4 +1,4 @@
-"""Run one metric over one states file: both token rules, every state, keys attached."""
+"""Run one metric over one states file: both token rules and every state unless told otherwise, keys attached."""
 
 import math
 from itertools import islice
@@ -15,7 +15,7 @@ from collapse.token_rules import TOKEN_RULES
 RUN_KEYS = ("model", "weights", "scheme", "seed", "prompt")
 
 
-def measure(path, function, over, options, extra_keys=None, labels=None, depths=None):
+def measure(path, function, over, options, extra_keys=None, labels=None, depths=None, tokens=TOKEN_RULES):
     """Yield what a metric says of each state of a run, with the keys of its row.
 
     Parameters
@@ -38,6 +38,8 @@ def measure(path, function, over, options, extra_keys=None, labels=None, depths=
         The run's table of cluster labels, for the metrics that need them.
     depths : list of float in [0, 1], optional
         Measure only the states nearest to these relative depths; of two equally near, the deeper.
+    tokens : list of str
+        Measure only under these of `TOKEN_RULES`.
 
     Yields
     ------
@@ -50,6 +52,8 @@ def measure(path, function, over, options, extra_keys=None, labels=None, depths=
     clusters = cluster_labels(labels) if labels else {}
     places = range(len(states)) if depths is None else places_at(states, depths)
     for rule in TOKEN_RULES:
+        if rule not in tokens:
+            continue
         mask = states.mask(rule)
         found = [clusters.get((rule, *states.states[place])) for place in places]
         if over == "labels_per_token":

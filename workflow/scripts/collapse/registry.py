@@ -35,7 +35,11 @@ class Metric:
 
 METRICS = {name: Metric(**spec["metric"]) for name, spec in description()["tables"].items() if "metric" in spec}
 # The options that each method of the projections uses.
-METHOD_OPTIONS = {"pca": (), "tsne": ("depths", "perplexity", "seed"), "umap": ("depths", "n_neighbors", "seed")}
+METHOD_OPTIONS = {
+    "pca": (),
+    "tsne": ("depths", "perplexity", "seed", "tokens"),
+    "umap": ("depths", "n_neighbors", "seed", "tokens"),
+}
 
 
 def module(name):

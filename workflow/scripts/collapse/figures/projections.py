@@ -8,6 +8,7 @@ from collapse.figures.draw import Drawing
 from collapse.figures.panels import TOKEN_WORDS, prompts_of
 from collapse.summary import BASELINES
 
+# Unless t-SNE and UMAP ran under the other token rule alone.
 TOKENS = "content"
 # Where only PCA was computed, which is at every layer: the source study's depths.
 DEPTHS = (0.07, 0.6, 1.0)
@@ -31,7 +32,8 @@ def draw(name, subject, frames, depths):
         says so, since depth is over columns here.
     """
     whole = _of_layers(frames["projections"], subject, TOKEN_WORDS)
-    frame, labels = (_of_layers(frames[table], subject, [TOKENS]) for table in ("projections", "cluster_labels"))
+    tokens = _tokens(whole)
+    frame, labels = (_of_layers(frames[table], subject, [tokens]) for table in ("projections", "cluster_labels"))
     frame = frame.merge(labels[[*RUN, "label"]], on=RUN, how="left", validate="many_to_one")
     # A prompt that leaves no token under the rule has no row, and its panels.
     methods = [method for method in style.METHODS if method in set(whole["method"])]
@@ -63,7 +65,7 @@ def draw(name, subject, frames, depths):
         "within a panel only, and t-SNE and UMAP keep neighbours, not distances. "
         f"{_describe_settings(frame)}Weights: {words}. No band: a projection has no mean; of random weights the first "
         f"of {seeds} seed{'s' * (seeds != 1)} is shown. "
-        f"Prompts, each on its own: {', '.join(prompts)}. Tokens: {TOKEN_WORDS[TOKENS]}."
+        f"Prompts, each on its own: {', '.join(prompts)}. Tokens: {TOKEN_WORDS[tokens]}."
         f"{_describe_depth(depths.get(subject))}{_describe_undefined(undefined, axes.size)}"
     )
     return Drawing(figure, f"Tokens in the plane: {subject}", caption, _alternative(frame, subject, weights, undefined))
@@ -72,6 +74,12 @@ def draw(name, subject, frames, depths):
 def _of_layers(frame, subject, rules):
     own = frame[(frame["model"] == subject) & frame["tokens"].isin(rules)]
     return own[own["stage"] != "final_norm"]
+
+
+def _tokens(frame):
+    """The token rule that is drawn."""
+    rules = set(frame.loc[frame["method"] != "pca", "tokens"])
+    return rules.pop() if len(rules) == 1 else TOKENS
 
 
 def _depths(frame):
