@@ -10,7 +10,7 @@ import pytest
 from collapse import tables
 from collapse.aggregate import aggregate, runs_table
 from collapse.errors import Refusal
-from collapse.measure import measure, metric_record
+from collapse.measure import measure, metric_record, rows_of
 from collapse.metrics.energy import energy
 from collapse.metrics.inner_products import inner_products
 from collapse.states import StatesFile, writing
@@ -64,7 +64,7 @@ class Results:
 
     def inner_products(self, run, code="c1", attention=None, **changes):
         source = self.states(run, **changes)
-        rows = [keys | values for keys, values, _ in measure(source, inner_products, "layer", {})]
+        rows = rows_of(measure(source, inner_products, "layer", {}), "inner_products")
         record = metric_record(source, {"name": "inner_products", "packages": []}, {}, code)
         record |= {"attention": attention} if attention else {}
         path = self.root / "metrics" / "inner_products" / f"{'/'.join(run)}.parquet"
@@ -77,7 +77,7 @@ class Results:
         measured = measure(source, energy, "trajectory", options, {"beta": beta})
         record = metric_record(source, {"name": "energy", "packages": []}, options, "c1")
         path = self.root / "metrics" / "energy" / f"b{beta:g}" / f"{'/'.join(at or run)}.parquet"
-        tables.write(path, "energy", [keys | values for keys, values, _ in measured], record)
+        tables.write(path, "energy", rows_of(measured, "energy"), record)
         return path
 
     def gather(self, paths, table="inner_products", runs=RUNS):

@@ -377,10 +377,10 @@ def test_broken_states_are_refused_wherever_they_come(H, cause):
 def test_an_error_of_the_library_reaches_the_user_HD12(monkeypatch):
     """HD12: a broad except once turned an incompatible scikit-learn into 'nothing found'."""
 
-    def incompatible(**_):
+    def incompatible(*_, **__):
         raise TypeError("check_array() got an unexpected keyword argument")
 
-    monkeypatch.setattr(module.hdbscan, "HDBSCAN", incompatible)
+    monkeypatch.setattr(module.hdbscan, "hdbscan", incompatible)
     with pytest.raises(TypeError, match="unexpected keyword"):
         one(cloud(10, 4))
 

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from collapse.errors import Refusal
 from collapse.geometry import cosines, on_sphere
 from collapse.metrics.effective_rank import COLUMNS, effective_rank
-from collapse.spectra import singular_values, sphere_rank_from_cosines
+from collapse.spectra import singular_values, singular_values_of_both, sphere_rank_from_cosines
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -129,6 +129,32 @@ def test_rounding_adds_no_tail_to_a_matrix_of_low_rank(n, d):
 def test_singular_values_are_those_of_an_svd(shape, seed):
     H = cloud(*shape, seed)
     np.testing.assert_allclose(singular_values(H)[::-1], np.linalg.svd(H, compute_uv=False), rtol=1e-6)
+
+
+def hostile(kind, n=40, d=60):
+    """States whose two spectra are far apart, or close to rank one."""
+    H = cloud(n, d)
+    if kind == "massive token":
+        H[0] *= 1e6
+    elif kind == "near collapse":
+        H = cloud(1, d) + 1e-3 * H
+    elif kind == "low rank":
+        H = lengths(n) * with_singular_values([5, 3, 1], n, d)
+    elif kind == "far lengths":
+        H[::2] *= 1e-100
+    return H
+
+
+@pytest.mark.parametrize("shape", [(40, 60), (60, 40)])
+@pytest.mark.parametrize("kind", ["massive token", "near collapse", "low rank", "far lengths"])
+def test_both_spectra_from_one_product_are_those_of_two(kind, shape):
+    H = hostile(kind, *shape)
+    for found, M in zip(singular_values_of_both(H, on_sphere(H)), (H, unit(H))):
+        expected = singular_values(M)
+        assert len(found) == len(expected)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        svd = np.linalg.svd(M, compute_uv=False)
+        assert entropy_rank(found) == pytest.approx(entropy_rank(svd[svd > 1e-10 * svd[0]]), rel=1e-6)
 
 
 @laws

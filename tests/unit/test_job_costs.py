@@ -7,6 +7,7 @@ from jobs import Runs
 HEAVY = {"torch", "transformers", "umap", "numba", "hdbscan", "sklearn", "matplotlib", "pandas", "scipy", "snakemake"}
 LOADED = {
     "clusters": {"hdbscan", "sklearn", "scipy"},
+    "projections pca": {"scipy"},
     "projections tsne": {"sklearn", "scipy"},
     "identity_attention": {"numba", "scipy"},
 }
@@ -15,7 +16,7 @@ LOADED = {
 MATRICES, FILES, ROW = 16, 12, 1500 / 2**20
 N, D = 200, 800
 PER_TOKEN = ("clusters", "projections pca", "identity_attention")
-MEASURED = (*PER_TOKEN, "inner_products", "effective_rank", "cka", "identity_states")
+MEASURED = (*PER_TOKEN, "inner_products", "effective_rank", "cka", "cluster_life", "identity_states")
 
 
 @pytest.fixture(scope="module")

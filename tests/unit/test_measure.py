@@ -7,7 +7,8 @@ from test_attention_tables import BLOCKS, N, labels_file, states_file
 from collapse.measure import measure, places_at, rows_of
 from collapse.states import StatesFile
 
-PLACES = [("all", 0, "embedding"), ("all", 1, "block"), ("all", 2, "block"), ("all", 2, "final_norm")]
+RULES = ("all", "content")
+PLACES = [(0, "embedding"), (1, "block"), (2, "block"), (2, "final_norm")]
 
 
 @pytest.fixture
@@ -21,9 +22,9 @@ def places(measured):
 
 def test_a_metric_over_layers_sees_every_state_in_float64_under_both_rules(path):
     found = list(measure(path, lambda H: (H.copy(), H.dtype), "layer", {}))
-    assert places(found) == PLACES + [("content", layer, stage) for _, layer, stage in PLACES]
+    assert places(found) == [(rule, *place) for place in PLACES for rule in RULES]
     states = StatesFile(path)
-    for (keys, (H, dtype), mask), place in zip(found, [*range(4)] * 2, strict=True):
+    for (keys, (H, dtype), mask), place in zip(found, [0, 0, 1, 1, 2, 2, 3, 3], strict=True):
         assert dtype == np.float64 and np.array_equal(H, states.read(place)[mask])
         assert keys["depth"] == keys["layer"] / BLOCKS
         assert mask.sum() == (N if keys["tokens"] == "all" else N - 2)
@@ -38,7 +39,7 @@ def test_a_metric_over_trajectories_is_called_once_per_rule(path):
 
     found = list(measure(path, lengths, "trajectory", {"option": 3}, {"beta": 2.0}))
     assert calls == [3, 3]
-    assert [(keys["beta"], n) for keys, n, _ in found] == [(2.0, N)] * 4 + [(2.0, N - 2)] * 4
+    assert [(keys["beta"], n) for keys, n, _ in found] == [(2.0, N), (2.0, N - 2)] * 4
 
 
 @pytest.mark.parametrize(
@@ -55,15 +56,46 @@ def test_a_metric_over_trajectories_is_called_once_per_rule(path):
 def test_depths_choose_the_nearest_layers_never_the_state_after_the_norm(path, depths, expected):
     assert places_at(StatesFile(path), depths) == expected
     found = list(measure(path, len, "layer", {}, depths=depths))
-    assert places(found)[: len(expected)] == [PLACES[place] for place in expected]
-    assert len(found) == 2 * len(expected)
+    assert places(found) == [(rule, *PLACES[place]) for place in expected for rule in RULES]
 
 
-def test_only_the_chosen_layers_are_read(path, monkeypatch):
-    read, original = [], StatesFile.read
-    monkeypatch.setattr(StatesFile, "read", lambda self, place: read.append(place) or original(self, place))
+@pytest.fixture
+def decoded(monkeypatch):
+    """The places of the states that are decoded, in order."""
+    found, original = [], StatesFile._state
+    monkeypatch.setattr(StatesFile, "_state", lambda self, place: found.append(place) or original(self, place))
+    return found
+
+
+def test_only_the_chosen_layers_are_read(path, decoded):
     list(measure(path, len, "layer", {}, depths=[0.5]))
-    assert read == [1, 1]
+    assert decoded == [1]
+
+
+@pytest.mark.parametrize("over", ["layer", "trajectory", "layer_labels", "trajectory_labels"])
+def test_a_state_is_read_once_for_both_rules(path, decoded, over):
+    """All but the state after the final norm for the metrics that leave it out."""
+
+    def trajectory(states, *_):
+        for H in states:
+            yield {"value": len(H), "undefined": None}
+
+    function = trajectory if over.startswith("trajectory") else lambda H, *_: len(H)
+    assert len(list(measure(path, function, over, {}))) == 8
+    assert decoded == ([0, 1, 2] if over == "trajectory_labels" else [0, 1, 2, 3])
+
+
+def test_states_that_a_metric_looks_ahead_to_are_read_again_rather_than_kept(path, decoded):
+    def ahead(states):
+        return [len(H) for H in states]
+
+    assert [n for _, n, _ in measure(path, ahead, "trajectory", {})] == [N, N - 2] * 4
+    assert decoded == [0, 1, 2, 3] * 2
+
+
+def test_a_metric_that_loses_a_state_is_an_error(path):
+    with pytest.raises(ValueError, match="shorter"):
+        list(measure(path, lambda states: [len(H) for H in states][1:], "trajectory", {}))
 
 
 @pytest.mark.parametrize("tokens", [["content"], ["all"], ["all", "content"], ["content", "all"]], ids=" ".join)

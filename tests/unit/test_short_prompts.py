@@ -13,7 +13,7 @@ from collapse.attention_groups import attention_groups
 from collapse.attention_tables import AttentionTables
 from collapse.config import schema
 from collapse.figures import style
-from collapse.measure import measure, rows_of
+from collapse.measure import measure, rows_of, rule_by_rule
 from collapse.metrics.clusters import clusters, token_rows
 from collapse.metrics.duplicate_tokens import duplicate_clusters
 from collapse.registry import FIGURES, METHOD_OPTIONS, METRICS, module
@@ -46,6 +46,7 @@ def run_tables(path, folder, n):
         copies = duplicate_clusters(tokens[0], ids[mask])
         found["clusters"].append(keys | copies | values | {"undefined": values["undefined"] or copies["undefined"]})
         found["cluster_labels"] += [keys | token for token in token_rows(values, *tokens, mask)]
+    found = {table: rule_by_rule(rows) for table, rows in found.items()}
     labels = folder / "labels.parquet"
     tables.write(labels, "cluster_labels", found["cluster_labels"], {})
     for metric, entry in METRICS.items():

@@ -4,7 +4,7 @@ from collapse.job import job
 
 with job(snakemake):
     from collapse import tables
-    from collapse.measure import measure, metric_record
+    from collapse.measure import measure, metric_record, rule_by_rule
     from collapse.metrics.clusters import clusters, token_rows
     from collapse.metrics.duplicate_tokens import duplicate_clusters
     from collapse.states import StatesFile
@@ -18,5 +18,5 @@ with job(snakemake):
         rows.append(keys | values | copies | {"undefined": "; ".join(filter(None, reasons)) or None})
         labels += [keys | token for token in token_rows(values, *tokens, mask)]
     record = metric_record(snakemake.input.states, metric, options, snakemake.params.code)
-    tables.write(snakemake.output.table, "clusters", rows, record)
-    tables.write(snakemake.output.tokens, "cluster_labels", labels, record)
+    tables.write(snakemake.output.table, "clusters", rule_by_rule(rows), record)
+    tables.write(snakemake.output.tokens, "cluster_labels", rule_by_rule(labels), record)

@@ -52,8 +52,9 @@ def on_sphere(H):
     zero = np.flatnonzero(largest[:, 0] == 0)
     if len(zero):
         raise Undefined(f"row {zero[0]} is a zero vector ({len(zero)} of {len(H)}): no direction on the sphere")
-    H = H / largest
-    return H / np.linalg.norm(H, axis=1, keepdims=True)
+    X = H / largest
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    return X
 
 
 def cosines(X):

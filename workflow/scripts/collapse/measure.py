@@ -16,7 +16,9 @@ RUN_KEYS = ("model", "weights", "scheme", "seed", "prompt")
 
 
 def measure(path, function, over, options, extra_keys=None, labels=None, depths=None, tokens=TOKEN_RULES):
-    """Yield what a metric says of each state of a run, with the keys of its row.
+    """Yield what a metric says of each state of a run under each token rule, with the keys of its row.
+
+    State by state, the rules in turn: one that is read for the first is there for the second.
 
     Parameters
     ----------
@@ -51,27 +53,26 @@ def measure(path, function, over, options, extra_keys=None, labels=None, depths=
     run = run_keys(states.metadata) | (extra_keys or {})
     clusters = cluster_labels(labels) if labels else {}
     places = range(len(states)) if depths is None else places_at(states, depths)
-    for rule in TOKEN_RULES:
-        if rule not in tokens:
-            continue
-        mask = states.mask(rule)
-        found = [clusters.get((rule, *states.states[place])) for place in places]
-        if over == "labels_per_token":
+    rules = [rule for rule in TOKEN_RULES if rule in tokens]
+    masks = [states.mask(rule) for rule in rules]
+    labelled = [[clusters.get((rule, *states.states[place])) for place in places] for rule in rules]
+    if over == "labels_per_token":
+        for rule, mask, found in zip(rules, masks, labelled):
             layers = _of_layers(found, states)
             yield run | {"tokens": rule}, function(layers, int(mask.sum()), **options), mask
-            continue
-        trajectory = states.trajectory(rule, places)
-        if over == "trajectory_labels":
-            layers = _of_layers(found, states)
-            results = _until_norm(function(islice(trajectory, len(layers)), layers, **options), len(found))
-        else:
-            results = _results(function, over, trajectory, found, options)
-        for place, result in zip(places, results, strict=True):
-            yield run | {"tokens": rule} | layer_keys(*states.states[place], n_blocks), result, mask
+        return
+    results = [
+        _results(function, over, states.trajectory(rule, places), found, states, options)
+        for rule, found in zip(rules, labelled)
+    ]
+    for place, *found in zip(places, *results, strict=True):
+        keys = layer_keys(*states.states[place], n_blocks)
+        for rule, result, mask in zip(rules, found, masks):
+            yield run | {"tokens": rule} | keys, result, mask
 
 
 def rows_of(measured, table):
-    """Return the rows of a table from what `measure` yields.
+    """Return the rows of a table, in its order, from what `measure` yields.
 
     A metric may return several rows per state: one per group, head or token, and the table of the last has a position.
     """
@@ -82,7 +83,12 @@ def rows_of(measured, table):
             positions = np.flatnonzero(mask).tolist()
             found = [{"position": position} | row for position, row in zip(positions, found, strict=True)]
         rows += [keys | row for row in found]
-    return rows
+    return rule_by_rule(rows)
+
+
+def rule_by_rule(rows):
+    """Return rows in the order of tables: those of one token rule after those of the other, each as they came."""
+    return sorted(rows, key=lambda row: TOKEN_RULES.index(row["tokens"]))
 
 
 def run_keys(metadata):
@@ -102,10 +108,13 @@ def places_at(states, depths):
     return [place for place, (layer, stage) in enumerate(states.states) if layer in layers and stage != "final_norm"]
 
 
-def _results(function, over, trajectory, labels, options):
+def _results(function, over, trajectory, labels, states, options):
     """Call a metric in the way that its kind asks for; one result per state."""
     if over == "trajectory":
         return function(trajectory, **options)
+    if over == "trajectory_labels":
+        layers = _of_layers(labels, states)
+        return _until_norm(function(islice(trajectory, len(layers)), layers, **options), len(labels))
     if over == "layer_labels":
         return (function(H, own, **options) for H, own in zip(trajectory, labels))
     return (function(H, **options) for H in trajectory)
@@ -118,9 +127,12 @@ def _of_layers(found, states):
 
 def _until_norm(results, n_states):
     """The rows of the layers and, where a state after the final norm follows, one of nulls."""
-    rows = list(results)
-    rows += [nulls([name for name in rows[-1] if name != "undefined"], AFTER_NORM)] * (n_states - len(rows))
-    return rows
+    n_layers = 0
+    for row in results:
+        yield row
+        n_layers += 1
+    for _ in range(n_states - n_layers):
+        yield nulls([name for name in row if name != "undefined"], AFTER_NORM)
 
 
 def cluster_labels(path):

@@ -28,6 +28,23 @@ def singular_values(M):
     return largest * _roots(np.linalg.eigvalsh(gram))
 
 
+def singular_values_of_both(H, X):
+    """Return the `singular_values` of H and of X, its rows divided by their length (both n x d).
+
+    With n <= d from one product: H H^T is X X^T, scaled on both sides by the lengths of rows. Nothing is subtracted, so
+    no digit is lost, as it would be if the Gram matrix of centred rows were taken from either.
+    """
+    H = as_matrix(H)
+    if H.shape[0] > H.shape[1]:
+        return singular_values(H), singular_values(X)
+    largest = np.abs(H).max()
+    lengths = np.linalg.norm(H / largest, axis=1)
+    gram = X @ X.T
+    sphere = _roots(np.linalg.eigvalsh(gram))
+    gram *= np.outer(lengths, lengths)
+    return largest * _roots(np.linalg.eigvalsh(gram)), sphere
+
+
 def entropy_rank(weights):
     """Return exp of the entropy (natural) of non-negative weights, normalised to sum 1."""
     p = weights[weights > 0] / weights.sum()

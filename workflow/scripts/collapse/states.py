@@ -137,6 +137,7 @@ class StatesFile:
         if self._file.num_row_groups != expected:
             raise Refusal(f"{path}: has {self._file.num_row_groups} states of {expected}. Delete it and run again.")
         self.states = [self._layer_and_stage(group) for group in range(self._file.num_row_groups)]
+        self._last = None, None
 
     def __len__(self):
         return len(self.states)
@@ -151,17 +152,27 @@ class StatesFile:
         return token_mask(rule, flags["is_first"].to_numpy(), flags["is_special"].to_numpy())
 
     def read(self, index):
-        """Return the state at `index` of `states`, as float32 of shape (n, d)."""
+        """Return the state at `index` of `states`, as float32 of shape (n, d); the last one read is not read again."""
+        if self._last[0] != index:
+            # Let go first: never two of them in memory.
+            self._last = None, None
+            self._last = index, self._state(index)
+        return self._last[1]
+
+    def trajectory(self, rule, places=None):
+        """Yield states in order of depth as float64, all or those at `places`, restricted to the tokens of `rule`.
+
+        Trajectories of a file that are followed in step read each state once.
+        """
+        keep = self.mask(rule)
+        for index in range(len(self)) if places is None else places:
+            yield self.read(index)[keep].astype(np.float64)
+
+    def _state(self, index):
         column = self._read(index, ["state"])["state"].combine_chunks()
         if column.null_count:
             raise Refusal(f"{self.path}: state {index} has {column.null_count} nulls. Delete it and run again.")
         return column.values.to_numpy().reshape(len(column), self.metadata["dimension"])
-
-    def trajectory(self, rule, places=None):
-        """Yield states in order of depth as float64, all or those at `places`, restricted to the tokens of `rule`."""
-        keep = self.mask(rule)
-        for index in range(len(self)) if places is None else places:
-            yield self.read(index)[keep].astype(np.float64)
 
     def _layer_and_stage(self, group):
         first = self._read(group, ["layer", "stage"]).slice(0, 1).to_pylist()[0]

@@ -172,13 +172,14 @@ def _is_number(kind):
 
 def _from_rows(table, rows):
     expected = schema(table)
+    names = set(expected.names)
     for row in rows:
-        unknown = row.keys() - set(expected.names)
+        unknown = row.keys() - names
         if unknown:
             raise Refusal(
                 f"columns {sorted(unknown)} of {table!r} are not described in {DESCRIPTION.name}: add them there"
             )
-        lacking = set(expected.names) - row.keys()
+        lacking = names - row.keys()
         if lacking:
             raise Refusal(
                 f"a row of {table!r} lacks {sorted(lacking)}: a value that is undefined is None, with a reason"

@@ -30,6 +30,8 @@ labels can depend on row order: below `row_order_ari` 1 part of the change is no
 tolerance per three layers passes for a plateau.
 """
 
+from functools import partial
+
 import numpy as np
 
 from collapse.errors import Undefined
@@ -77,9 +79,8 @@ def cluster_life(states, labels, count_tolerance, ari_tolerance, rank_tolerance)
     Refusal
         As `follow`; also if states hold NaN or infinity.
     """
-    ranks = [_sphere_rank(H) for H in states]
-    steady = _steady_ranks(ranks, rank_tolerance)
-    for row, rank, flag in zip(follow(labels, count_tolerance, ari_tolerance), ranks, steady, strict=True):
+    ranks = _in_threes(map(_sphere_rank, states), partial(_ranks_are_steady, tolerance=rank_tolerance))
+    for row, (rank, flag) in zip(follow(labels, count_tolerance, ari_tolerance), ranks, strict=True):
         both = None if row["clusters_are_steady"] is None else row["clusters_are_steady"] and flag
         row |= {"rank_is_steady": flag, "is_plateau": both}
         if isinstance(rank, Undefined):
@@ -96,14 +97,10 @@ def _sphere_rank(H):
         return reason
 
 
-def _steady_ranks(ranks, tolerance):
-    def steady(start, stop):
-        values = ranks[start:stop]
-        if any(isinstance(value, Undefined) for value in values):
-            return False
-        return max(values) - min(values) <= tolerance * max(values)
-
-    return _in_threes(len(ranks), steady)
+def _ranks_are_steady(ranks, tolerance):
+    if any(isinstance(rank, Undefined) for rank in ranks):
+        return False
+    return max(ranks) - min(ranks) <= tolerance * max(ranks)
 
 
 def follow(labels, count_tolerance, ari_tolerance):
@@ -139,20 +136,18 @@ def follow(labels, count_tolerance, ari_tolerance):
     [(None, 1.0), (1, 1.0)]
     """
     layers = same_tokens(labels)
-    rows, counts = [], []
+    rows = []
     before, ages, why_none = None, None, FIRST_LAYER
     for current in layers:
         if current is None:
-            rows.append(nulls(FOLLOWED, "the clusters of this layer are undefined"))
-            counts.append(None)
+            rows.append((nulls(FOLLOWED, "the clusters of this layer are undefined"), None))
             before, why_none = None, "the clusters of the layer before are undefined"
             continue
         row, ages = _first(current, why_none) if before is None else _step(before, current, ages)
-        rows.append(row)
-        counts.append(len(ages))
+        rows.append((row, len(ages)))
         before = current
-    steady = _steady_clusters(counts, [row["adjacent_ari"] for row in rows], count_tolerance, ari_tolerance)
-    for row, count, flag in zip(rows, counts, steady):
+    steady = partial(_clusters_are_steady, count_tolerance=count_tolerance, ari_tolerance=ari_tolerance)
+    for (row, count), flag in _in_threes(rows, steady):
         yield row if count is None else row | {"clusters_are_steady": flag}
 
 
@@ -207,28 +202,28 @@ def _adjusted_rand(table):
     return 2.0 * (both * neither - only_before * only_current) / scale
 
 
-def _steady_clusters(counts, aris, count_tolerance, ari_tolerance):
-    """Whether each layer belongs to three in a row with steady clusters."""
-
-    def steady(start, stop):
-        numbers, steps = counts[start:stop], aris[start + 1 : stop]
-        if None in numbers or 0 in numbers or None in steps:
-            return False
-        return (
-            max(numbers) - min(numbers) <= count_tolerance * max(numbers)
-            and min(steps) >= 1.0 - ari_tolerance - ROUNDING
-        )
-
-    return _in_threes(len(counts), steady)
+def _clusters_are_steady(layers, count_tolerance, ari_tolerance):
+    """Whether rows of layers in a row, each with its number of clusters, are those of steady clusters."""
+    counts, steps = [count for _, count in layers], [row["adjacent_ari"] for row, _ in layers[1:]]
+    if None in counts or 0 in counts or None in steps:
+        return False
+    return max(counts) - min(counts) <= count_tolerance * max(counts) and min(steps) >= 1.0 - ari_tolerance - ROUNDING
 
 
-def _in_threes(n_layers, steady):
-    """Whether each layer belongs to a stretch of three that is steady: a longer run is covered by its stretches."""
-    flags = [False] * n_layers
-    for start in range(n_layers - PLATEAU + 1):
-        if steady(start, start + PLATEAU):
-            flags[start : start + PLATEAU] = [True] * PLATEAU
-    return flags
+def _in_threes(layers, are_steady):
+    """Yield what each layer has, and whether it belongs to three that are steady: they cover any longer run.
+
+    Two layers behind, so that layers need not be in memory together.
+    """
+    kept, flags = [], []
+    for layer in layers:
+        kept.append(layer)
+        flags.append(False)
+        if len(kept) == PLATEAU:
+            if are_steady(kept):
+                flags = [True] * PLATEAU
+            yield kept.pop(0), flags.pop(0)
+    yield from zip(kept, flags)
 
 
 def _mean(ages):

@@ -124,13 +124,14 @@ def hdbscan_on_sphere(G, min_cluster_size, min_samples):
     # Copies of one direction differ by rounding, which HDBSCAN would take for structure.
     distances[distances < ROUNDING] = 0.0
     np.fill_diagonal(distances, 0.0)
-    fitted = hdbscan.HDBSCAN(
+    labels, probabilities, *_ = hdbscan.hdbscan(
+        distances,
         metric="precomputed",
         min_cluster_size=min_cluster_size,
         min_samples=min_samples,
         cluster_selection_method="eom",
-    ).fit(distances)
-    return fitted.labels_, fitted.probabilities_
+    )
+    return labels, probabilities
 
 
 def _null_summary(X, rng, draws, options):

@@ -21,7 +21,7 @@ import numpy as np
 
 from collapse.errors import Undefined
 from collapse.geometry import SAME_DIRECTION, nulls, on_sphere
-from collapse.spectra import entropy_rank, singular_values
+from collapse.spectra import entropy_rank, singular_values, singular_values_of_both
 
 COLUMNS = (
     "effective_rank_raw",
@@ -59,32 +59,39 @@ def effective_rank(H):
     2.5869
     """
     try:
+        X = on_sphere(H)
+    except Undefined as reason:
+        return _of_lengths_alone(H, reason)
+    raw, sphere = singular_values_of_both(H, X)
+    row = _raw_columns(raw) | {
+        "effective_rank_sphere": entropy_rank(sphere),
+        "spectral_entropy_rank_sphere": entropy_rank(sphere**2),
+        "participation_ratio_sphere": _participation(sphere**2),
+    }
+    centred = X - X.mean(axis=0)
+    if np.sqrt((centred**2).sum(axis=1).mean()) < SAME_DIRECTION:
+        reason = "effective_rank_centred: all tokens point the same way"
+        return row | {"effective_rank_centred": None, "undefined": reason}
+    return row | {"effective_rank_centred": entropy_rank(singular_values(centred)), "undefined": None}
+
+
+def _of_lengths_alone(H, why_no_directions):
+    """The row of states some of which have no direction."""
+    try:
         raw = singular_values(H)
-        raw /= raw[-1]
     except Undefined as reason:
         return nulls(COLUMNS, reason)
-    row = dict.fromkeys(COLUMNS) | {
+    return dict.fromkeys(COLUMNS) | _raw_columns(raw) | {"undefined": f"of X: {why_no_directions}"}
+
+
+def _raw_columns(raw):
+    # Fourth powers of singular values overflow unless the largest is 1.
+    raw = raw / raw[-1]
+    return {
         "effective_rank_raw": entropy_rank(raw),
         "spectral_entropy_rank": entropy_rank(raw**2),
         "participation_ratio": _participation(raw**2),
     }
-    reasons = []
-    try:
-        X = on_sphere(H)
-        sphere = singular_values(X)
-        row |= {
-            "effective_rank_sphere": entropy_rank(sphere),
-            "spectral_entropy_rank_sphere": entropy_rank(sphere**2),
-            "participation_ratio_sphere": _participation(sphere**2),
-        }
-        centred = X - X.mean(axis=0)
-        if np.sqrt((centred**2).sum(axis=1).mean()) < SAME_DIRECTION:
-            reasons.append("effective_rank_centred: all tokens point the same way")
-        else:
-            row["effective_rank_centred"] = entropy_rank(singular_values(centred))
-    except Undefined as reason:
-        reasons.append(f"of X: {reason}")
-    return row | {"undefined": "; ".join(reasons) or None}
 
 
 def _participation(weights):

@@ -45,9 +45,10 @@ def _neighbours(H):
         raise Undefined(f"{len(G)} tokens: with fewer than 3 there is no choice of neighbour")
     require_spread(G)
     np.fill_diagonal(G, -np.inf)
-    nearest = G.argmax(axis=1)
-    second, first = np.partition(G, -2, axis=1)[:, -2:].T
-    return np.where(first - second > TIE, nearest, -1)
+    tokens, nearest = np.arange(len(G)), G.argmax(axis=1)
+    first = G[tokens, nearest]
+    G[tokens, nearest] = -np.inf
+    return np.where(first - G.max(axis=1) > TIE, nearest, -1)
 
 
 def _compare(before, current):

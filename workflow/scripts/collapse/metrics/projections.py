@@ -29,6 +29,7 @@ to set, or else beside the package.
 import warnings
 
 import numpy as np
+from scipy.linalg import eigh
 
 from collapse.errors import Refusal, Undefined
 from collapse.geometry import SAME_DIRECTION, nulls, on_sphere, pairs
@@ -106,8 +107,12 @@ def _rows(method, gram, settings):
 
 
 def _principal(gram):
-    """Coordinates on the two leading axes (n x 2), and all variances, descending."""
-    variances, axes = np.linalg.eigh(gram)
+    """Coordinates on the two leading axes (n x 2), and the variances of the three leading ones, descending."""
+    n = len(gram)
+    # All n take three times as long, but where many are equal LAPACK may find fewer than it was asked for.
+    variances, axes = eigh(gram, subset_by_index=[max(n - 3, 0), n - 1])
+    if len(variances) < min(n, 3):
+        variances, axes = np.linalg.eigh(gram)
     variances, axes = np.maximum(variances[::-1], 0.0), axes[:, :-3:-1]
     places = axes * np.sqrt(variances[:2])
     for axis in places.T:
@@ -125,7 +130,7 @@ def _pca(gram):
         places[:, 1] = 0.0
     elif first - second < EQUAL * first or second - third < EQUAL * second:
         raise Undefined("principal axes are not unique: equal variances, any directions among them would do")
-    return places, {"explained_variance_ratio": float(variances[:2].sum() / variances.sum())}
+    return places, {"explained_variance_ratio": float(min(variances[:2].sum() / np.trace(gram), 1.0))}
 
 
 def _layout(method, gram, seed, perplexity, n_neighbors):
