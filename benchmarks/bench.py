@@ -1,6 +1,8 @@
 """Print how fast the workflow is, as ratios measured in one run: benchmarks/README.md says how to read them."""
 
 import argparse
+import contextlib
+import io
 import tempfile
 from dataclasses import dataclass
 
@@ -14,8 +16,8 @@ from runner import HEAVY, seconds_of
 
 @dataclass(frozen=True)
 class Size:
-    """How large a bench is: tokens, widths, blocks, heads, turns of which the least counts (of whole jobs `starts`), the
-    grid's models, seeds and prompts, and whether layouts run.
+    """How large a bench is: tokens, widths, blocks, heads, turns of which the least counts (`starts` of whole jobs),
+    models, seeds and prompts of the grid, and whether layouts run.
     """
 
     n: int
@@ -30,7 +32,9 @@ class Size:
     layouts: bool
 
 
-FULL = Size(n=512, d=768, wide=1280, n_blocks=12, n_heads=12, square=2048, turns=7, starts=3, grid=(2, 2, 4), layouts=True)
+FULL = Size(
+    n=512, d=768, wide=1280, n_blocks=12, n_heads=12, square=2048, turns=7, starts=3, grid=(2, 2, 4), layouts=True
+)
 TINY = Size(n=32, d=16, wide=24, n_blocks=2, n_heads=2, square=64, turns=1, starts=1, grid=(1, 1, 1), layouts=False)
 SMALLEST = {"n": 8, "d": 6, "n_blocks": 2, "n_heads": 2, "grid": (1, 1, 1)}
 IMPORTS = "import numpy, pyarrow"
@@ -74,7 +78,13 @@ def passes_table(size):
         if snapshot is None:
             _line(f"{name}: its package is not installed here", "-", "-")
             continue
-        with trained_checkpoint(snapshot, **({"gguf_file": gguf_file} if gguf_file else {})) as folder:
+        # What reading them says is the workflow's to log.
+        said = io.StringIO()
+        with (
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+            trained_checkpoint(snapshot, gguf_file) as folder,
+        ):
             found = passes.measure(folder, size.n, turns, size.square)
         _extraction(f"{name}, {found['n_tokens']} tokens: ", found)
 
@@ -96,8 +106,8 @@ def jobs_table(size):
             imports = min(imports, seconds_of(IMPORTS))
         models, seeds, prompts = size.grid
         _head(
-            f"Jobs, {size.n_blocks + 1} states of {size.n} x {size.d}; of {models * (1 + seeds) * prompts} such runs from "
-            "aggregate on; CPU time",
+            f"Jobs, {size.n_blocks + 1} states of {size.n} x {size.d}; from aggregate on, "
+            f"{models * (1 + seeds) * prompts} such runs; CPU time",
             *("start-up", "its work", "start/work", f"start / ({IMPORTS})", "target", "most memory", "loads"),
         )
         shape = {"n": size.n, "d": size.d, "n_blocks": size.n_blocks, "n_heads": size.n_heads}

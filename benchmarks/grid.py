@@ -1,6 +1,5 @@
-"""The jobs before and after those that measure a run: from a model to its attention, from a grid's files to its pages."""
+"""The jobs around those that measure a run: from a model to its attention, from a grid's files to its pages."""
 
-import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -19,13 +18,13 @@ from collapse.registry import FIGURES
 from collapse.states import StatesFile
 
 ATTENTION = ("attention_entropy", "attention_tokens", "fiedler")
+TEMPLATES = REPOSITORY / "workflow" / "report"
 FIGURE = "mean_inner_product"
-# As many as the report of the demo embeds.
 N_FIGURES = 44
 
 
 def every_job(folder, n, d, n_blocks, n_heads, grid, layouts=True):
-    """Yield (name, call) of a job of every script, and of every metric: each is to be called before the next is asked for.
+    """Yield (name, call) of a job of every script and every metric; each is called before the next is asked for.
 
     Parameters
     ----------
@@ -101,10 +100,11 @@ class Models:
             "max_tokens": self.n,
             "device": "cpu",
         }
-        return run("extract.py", self.folder, input=inputs, output={"states": self._at("states.parquet")}, params=params)
+        outputs = {"states": self._at("states.parquet")}
+        return run("extract.py", self.folder, input=inputs, output=outputs, params=params)
 
     def _attention(self):
-        inputs = {**self._weights(), "record": self._weights()["trained_record"]}
+        inputs = {**self._weights(), "record": self._weights()["trained_record"], "states": self._at("states.parquet")}
         params = {
             "checkpoint": self._weights()["trained"],
             "depth": None,
@@ -113,7 +113,6 @@ class Models:
             "options": {name: OPTIONS.get(name, {}) for name in ATTENTION},
             "code": dict.fromkeys(ATTENTION, "none"),
         }
-        inputs["states"] = self._at("states.parquet")
         outputs = {name: self._at(f"{name}.parquet") for name in ATTENTION}
         return run("attention.py", self.folder, input=inputs, output=outputs, params=params)
 
@@ -214,34 +213,39 @@ class Results:
         entry = FIGURES[name]
         model = self.models[0] if entry.per == "model" else None
         figure = {"name": name, "subject": model or "", "module": f"collapse.figures.{entry.module}", "model": model}
-        outputs = {kind: self._at(f"figures/{name}.{end}") for kind, end in (("svg", "svg"), ("png", "png"))}
-        outputs["caption"] = self._at(f"figures/{name}.md")
+        ends = {"svg": "svg", "png": "png", "caption": "md"}
+        outputs = {kind: self._at(f"figures/{name}.{end}") for kind, end in ends.items()}
         inputs = {"tables": [self._table(table) for table in entry.tables]}
         params = {"figure": figure | {"depths": {}}}
         return run("draw_figure.py", self.folder, input=inputs, output=outputs, params=params)
 
     def _write_report(self, _):
+        # One drawing, as often as the demo's report embeds one.
         figures = [f"{FIGURE}/copy-{number}" for number in range(N_FIGURES)]
         for copy in figures:
             for end in ("svg", "md"):
                 shutil.copy(self._at(f"figures/{FIGURE}.{end}"), self._at(f"figures/{copy}.{end}"))
-        report = REPOSITORY / "workflow" / "report"
-        inputs = {"tables": [self._table(name) for name in self.files], "claims": self._table("claims")}
+        inputs = {
+            "tables": [self._table(name) for name in self.files],
+            "claims": self._table("claims"),
+            "template": TEMPLATES / "index.html.j2",
+        }
         params = {
             "figures": dict.fromkeys(figures, FIGURES[FIGURE].question),
             "explorer": ["explorer.html"],
             "config": {"prompts": self.prompts},
         }
-        inputs["template"] = report / "index.html.j2"
         outputs = {"page": self._at("report/index.html")}
         return run("write_report.py", self.folder, input=inputs, output=outputs, params=params)
 
     def _write_explorer(self, _):
-        report = REPOSITORY / "workflow" / "report"
-        sources = {kind: report / f"explorer.{end}" for kind, end in (("template", "html.j2"), ("javascript", "js"))}
-        first = [path for (_, weights, _), path in self.states.items() if weights == self.weights[0]]
-        inputs = {"tables": [self._table(name) for name in self.files if name in EXPLORER_TABLES], "states": first, **sources}
-        inputs["stylesheet"] = report / "explorer.css"
+        inputs = {
+            "tables": [self._table(name) for name in self.files if name in EXPLORER_TABLES],
+            "states": [path for (_, weights, _), path in self.states.items() if weights == self.weights[0]],
+            "template": TEMPLATES / "explorer.html.j2",
+            "javascript": TEMPLATES / "explorer.js",
+            "stylesheet": TEMPLATES / "explorer.css",
+        }
         outputs = {"page": self._at("report/explorer.html"), "folder": self._at("report/explorer")}
         return run("write_explorer.py", self.folder, input=inputs, output=outputs)
 

@@ -39,13 +39,17 @@ def snapshot(directory, width, n_blocks, n_heads, positions):
 
 
 @contextlib.contextmanager
-def trained_checkpoint(snapshot, **source):
+def trained_checkpoint(snapshot, gguf_file=None):
     """Yield the folder of the trained checkpoint of a snapshot and its record, as the workflow lays them out."""
+    import transformers
+
     from collapse.weights import trained
 
+    transformers.utils.logging.set_verbosity_error()
+    source = {"kind": "local"} | ({"gguf_file": gguf_file} if gguf_file else {})
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        record = {"model": "shape", "source": {"kind": "local"} | source, "revision": "local"}
+        record = {"model": "shape", "source": source, "revision": "local"}
         (root / "source.json").write_text(json.dumps(record), encoding="utf-8")
         trained(snapshot, root / "source.json", root / "trained/checkpoint", root / "trained/weights.json")
         yield root / "trained"
@@ -62,7 +66,7 @@ def checkpoint(width, n_blocks, n_heads, positions):
 
 
 def packaged():
-    """Yield (name, snapshot or None where its package is not installed, gguf_file or None) of each model of the demo."""
+    """Yield (name, snapshot, gguf_file or None) of each model of the demo; snapshot is None if not installed."""
     config = yaml.safe_load((REPOSITORY / "config" / "config.yaml").read_text(encoding="utf-8"))
     for model in config["models"]:
         folder = Path(model["source"]["path"])

@@ -38,7 +38,7 @@ def run(script, folder, **spec):
     Returns
     -------
     dict
-        `seconds` (CPU, of the whole process), `megabytes` (the most it held) and `packages` (loaded).
+        `script`, `seconds` (CPU, of the whole process), `megabytes` (the most it held) and `packages` (loaded).
 
     Raises
     ------
@@ -63,7 +63,7 @@ def run(script, folder, **spec):
         code, seconds = _process([__file__, files["job.json"]], PYTHONPATH=str(SCRIPTS))
         if code != 0:
             raise RuntimeError(f"{script} failed:\n{Path(files['log']).read_text(encoding='utf-8')}")
-        return {"seconds": seconds} | json.loads(Path(files["result"]).read_text(encoding="utf-8"))
+        return {"script": script, "seconds": seconds} | json.loads(Path(files["result"]).read_text(encoding="utf-8"))
 
 
 def seconds_of(statement):
