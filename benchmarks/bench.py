@@ -1,18 +1,24 @@
 """Print how fast the workflow is, as ratios measured in one run: benchmarks/README.md says how to read them."""
 
 import argparse
+import contextlib
+import io
 import tempfile
 from dataclasses import dataclass
 
 import kernels
 import passes
-from jobs import STATE_METRICS, Runs
-from runner import seconds_of
+from grid import every_job
+from jobs import STATE_METRICS
+from model import checkpoint, packaged, trained_checkpoint
+from runner import HEAVY, seconds_of
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a bench is: tokens, widths, blocks, heads, turns of which the least counts, and whether layouts run."""
+    """How large a bench is: tokens, widths, blocks, heads, turns of which the least counts (`starts` of whole jobs),
+    models, seeds and prompts of the grid, and whether layouts run.
+    """
 
     n: int
     d: int
@@ -21,12 +27,16 @@ class Size:
     n_heads: int
     square: int
     turns: int
+    starts: int
+    grid: tuple
     layouts: bool
 
 
-FULL = Size(n=512, d=768, wide=1280, n_blocks=12, n_heads=12, square=2048, turns=7, layouts=True)
-TINY = Size(n=32, d=16, wide=24, n_blocks=2, n_heads=2, square=64, turns=1, layouts=False)
-SMALLEST = {"n": 8, "d": 6, "n_blocks": 2}
+FULL = Size(
+    n=512, d=768, wide=1280, n_blocks=12, n_heads=12, square=2048, turns=7, starts=3, grid=(2, 2, 4), layouts=True
+)
+TINY = Size(n=32, d=16, wide=24, n_blocks=2, n_heads=2, square=64, turns=1, starts=1, grid=(1, 1, 1), layouts=False)
+SMALLEST = {"n": 8, "d": 6, "n_blocks": 2, "n_heads": 2, "grid": (1, 1, 1)}
 IMPORTS = "import numpy, pyarrow"
 
 
@@ -54,39 +64,60 @@ def state_metrics_table(size):
 
 
 def passes_table(size):
-    found = passes.measure(size.n, size.d, size.n_blocks, size.n_heads, max(1, size.turns // 2), size.square)
+    turns = max(1, size.turns // 2)
+    with checkpoint(size.d, size.n_blocks, size.n_heads, size.n) as folder:
+        found = passes.measure(folder, size.n, turns, size.square)
     _head(f"Forward pass, {size.n_blocks} blocks of width {size.d}, {size.n} tokens", "value", "target")
-    ratio = found["extraction"] / found["forward"]
-    _line("extraction over the bare forward pass, CPU time", f"{ratio:.2f}", "<= 1.3")
-    _line("extraction over the bare forward pass, wall time", f"{found['wall_ratio']:.2f}", "<= 1.3")
+    _extraction("", found)
     _line("pass that hands out attention over the bare one", f"{found['attention'] / found['forward']:.2f}", "-")
     _line("forward pass", f"{found['forward_rate'] / 1e9:.1f} GFLOP/s", "-")
     _line(f"product of {size.square} x {size.square}", f"{found['product_rate'] / 1e9:.1f} GFLOP/s", "-")
     _line("forward pass over product, rates", f"{found['forward_rate'] / found['product_rate']:.2f}", "-")
     _line("bytes stored over bytes of float32 states", f"{found['stored_share']:.2f}", "<= 1.1")
+    for name, snapshot, gguf_file in packaged():
+        if snapshot is None:
+            _line(f"{name}: its package is not installed here", "-", "-")
+            continue
+        # What reading them says is the workflow's to log.
+        said = io.StringIO()
+        with (
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+            trained_checkpoint(snapshot, gguf_file) as folder,
+        ):
+            found = passes.measure(folder, size.n, turns, size.square)
+        _extraction(f"{name}, {found['n_tokens']} tokens: ", found)
+
+
+def _extraction(name, found):
+    _line(f"{name}extraction over the bare pass, CPU time", f"{found['extraction'] / found['forward']:.2f}", "<= 1.3")
+    _line(f"{name}the same, wall time", f"{found['wall_ratio']:.2f}", "<= 1.3")
 
 
 def jobs_table(size):
     """A job on eight tokens and two blocks does nothing but start; the same on a run of full size does its work too."""
     with tempfile.TemporaryDirectory() as small, tempfile.TemporaryDirectory() as large:
-        starting, working = Runs(small, **SMALLEST), Runs(large, size.n, size.d, size.n_blocks)
-        imports, least = float("inf"), {}
-        for turn in range(size.turns):
+        imports, least, loads = float("inf"), {}, {}
+        for name, call in every_job(small, **SMALLEST, layouts=size.layouts):
+            # UMAP compiles for ten seconds.
+            found = [call() for _ in range(1 if name == "projections umap" else size.starts)]
+            least[name] = min(turn["seconds"] for turn in found)
+            loads[name] = sorted(HEAVY & set(found[0]["packages"]))
             imports = min(imports, seconds_of(IMPORTS))
-            for name in starting.names(size.layouts):
-                # It compiles for ten seconds.
-                if name == "projections umap" and turn:
-                    continue
-                least[name] = min(least.get(name, float("inf")), starting.run(name)["seconds"])
-        title = f"Jobs, {size.n_blocks + 1} states of {size.n} x {size.d}, CPU time"
-        _head(title, "start-up", "its work", "start/work", f"start / ({IMPORTS})", "target", "most memory")
-        for name, start in least.items():
-            whole = working.run(name)
+        models, seeds, prompts = size.grid
+        _head(
+            f"Jobs, {size.n_blocks + 1} states of {size.n} x {size.d}; from aggregate on, "
+            f"{models * (1 + seeds) * prompts} such runs; CPU time",
+            *("start-up", "its work", "start/work", f"start / ({IMPORTS})", "target", "most memory", "loads"),
+        )
+        shape = {"n": size.n, "d": size.d, "n_blocks": size.n_blocks, "n_heads": size.n_heads}
+        for name, call in every_job(large, **shape, grid=size.grid, layouts=size.layouts):
+            start, whole = least[name], call()
             work = max(whole["seconds"] - start, 0.0)
             target = "<= 2" if name in STATE_METRICS else "-"
             share = f"{start / work:.2f}" if work > 0 else "-"
             cells = (f"{start:.2f} s", f"{work:.2f} s", share, f"{start / imports:.2f}", target)
-            _line(name, *cells, f"{whole['megabytes']:.0f} MB")
+            _line(name, *cells, f"{whole['megabytes']:.0f} MB", ", ".join(loads[name]) or "-")
 
 
 def _head(title, *columns):

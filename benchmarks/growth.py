@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import passes
 from jobs import STATE_METRICS, Runs
+from model import checkpoint
 
 REPORT = Path(__file__).with_name("GROWTH.md")
 WIDTH, TOKENS, BLOCKS, HEADS = 768, 256, 4, 12
@@ -64,7 +65,8 @@ def over_runs(sizes, axis, d, n_blocks):
         costs = jobs(shape["n"], d, shape["n_blocks"])
         block = sum(seconds for ((seconds, _),) in over_heads([HEADS], shape["n"]).values())
         costs[f"attention metrics, {HEADS} heads"] = (2 * shape["n_blocks"] * block, np.nan)
-        passed = passes.measure(shape["n"], d, shape["n_blocks"], max(1, d // 64), 2, square=64)
+        with checkpoint(d, shape["n_blocks"], max(1, d // 64), shape["n"]) as folder:
+            passed = passes.measure(folder, shape["n"], 2, square=64)
         costs["forward pass"] = (passed["forward"], np.nan)
         costs["extraction without the pass"] = (max(passed["extraction"] - passed["forward"], 0.0), np.nan)
         for name, cost in costs.items():

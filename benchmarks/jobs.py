@@ -32,7 +32,7 @@ class Runs:
 
     def __init__(self, folder, n, d, n_blocks):
         self.folder = Path(folder)
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.states = self.folder / "states.parquet"
         states_file(self.states, n, d, n_blocks)
 
@@ -60,7 +60,8 @@ class Runs:
         inputs = {"states": self.states}
         if "labels" in METRICS[metric].over:
             inputs["labels"] = self.path("cluster_labels")
-        return run("metric.py", self.folder, input=inputs, output={"table": self.path(metric)}, params=params)
+        outputs = {"table": self.path(f"{metric} {method}".strip())}
+        return run("metric.py", self.folder, input=inputs, output=outputs, params=params)
 
     def _clusters(self, metric, _):
         outputs = {"table": self.path("clusters"), "tokens": self.path("cluster_labels")}

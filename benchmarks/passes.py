@@ -8,11 +8,21 @@ import time
 from pathlib import Path
 
 from kernels import least_seconds
-from model import checkpoint
 
 
-def measure(n, width, n_blocks, n_heads, turns, square=2048):
+def measure(folder, n, turns, square=2048):
     """Time a pass over n tokens, the same with its states written, and a product of two large matrices; one thread.
+
+    Parameters
+    ----------
+    folder : path
+        A trained checkpoint with its record, see `model.trained_checkpoint`.
+    n : int
+        Tokens; fewer if the model or its tokenizer has room for fewer.
+    turns : int
+        Calls of each, of which the least counts.
+    square : int
+        Rows of the two matrices.
 
     Returns
     -------
@@ -20,7 +30,7 @@ def measure(n, width, n_blocks, n_heads, turns, square=2048):
         `forward`, `extraction`, `product` and `attention` (the pass that hands out attention): CPU seconds, least of
         all turns. `wall_ratio`: extraction over the bare pass in wall time, of the turns' least. `forward_rate` and
         `product_rate`: floating-point operations per second. `stored_share`: bytes of the file over those of the
-        states in float32.
+        states in float32. `n_tokens`.
     """
     import numpy as np
     import torch
@@ -32,14 +42,26 @@ def measure(n, width, n_blocks, n_heads, turns, square=2048):
     from collapse.states import StatesFile
 
     torch.set_num_threads(1)
-    with checkpoint(width, n_blocks, n_heads, n) as folder, tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place:
         model, entry = load_model(folder / "checkpoint", "cpu")
-        ids = list(range(97)) * (n // 97 + 1)
-        inputs = torch.tensor([ids[:n]])
         path = Path(place) / "states.parquet"
         prompt = Path(place) / "prompt.txt"
-        prompt.write_text("The ferry left in the fog. " * (n // 20 + 1), encoding="utf-8")
+        # Whatever the tokenizer, a word is a token.
+        prompt.write_text(f"{'The ferry left in the fog. ' * n}\n", encoding="utf-8")
         record = json.loads((folder / "weights.json").read_text(encoding="utf-8"))
+
+        def extraction():
+            extract(
+                run={"model": "shape", "weights": "trained", "prompt": "p"},
+                checkpoint=folder / "checkpoint",
+                weights_record=record,
+                scheme="trained",
+                prompt=prompt,
+                max_tokens=n,
+                device="cpu",
+                threads=1,
+                output=path,
+            )
 
         def bare():
             with torch.inference_mode():
@@ -48,20 +70,14 @@ def measure(n, width, n_blocks, n_heads, turns, square=2048):
         a, b = torch.rand(2, square, square)
         # The whole of extraction, loaded model aside: `extract` finds this one.
         with _loaded(model, entry), contextlib.redirect_stdout(io.StringIO()):
+            extraction()
+            states = StatesFile(path)
+            ids = states.tokens()["token_id"].to_pylist()
+            inputs = torch.tensor([ids])
             calls = {
                 "forward": bare,
-                "extraction": lambda: extract(
-                    run={"model": "shape", "weights": "trained", "prompt": "p"},
-                    checkpoint=folder / "checkpoint",
-                    weights_record=record,
-                    scheme="trained",
-                    prompt=prompt,
-                    max_tokens=n,
-                    device="cpu",
-                    threads=1,
-                    output=path,
-                ),
-                "attention": lambda: run_attention(model, entry, ids[:n], lambda block, A: None),
+                "extraction": extraction,
+                "attention": lambda: run_attention(model, entry, ids, lambda block, A: None),
                 "product": lambda: torch.mm(a, b),
             }
             for call in calls.values():
@@ -70,13 +86,13 @@ def measure(n, width, n_blocks, n_heads, turns, square=2048):
             wall = least_seconds([calls["forward"], calls["extraction"]], turns, clock=time.perf_counter)
         with FlopCounterMode(display=False) as counter:
             bare()
-        states = StatesFile(path)
-        floats = len(states) * states.metadata["n_tokens"] * width * np.dtype(np.float32).itemsize
+        floats = len(states) * len(ids) * model.config.hidden_size * np.dtype(np.float32).itemsize
         return found | {
             "wall_ratio": wall[1] / wall[0],
             "forward_rate": counter.get_total_flops() / found["forward"],
             "product_rate": 2 * square**3 / found["product"],
             "stored_share": path.stat().st_size / floats,
+            "n_tokens": len(ids),
         }
 
 

@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.special import ndtr, ndtri
 
 from collapse.errors import Refusal
 
@@ -76,6 +75,9 @@ def _normal(rng, size, mean=0.0, std=1.0):
 
 
 def _trunc_normal(rng, size, mean=0.0, std=1.0, a=-2.0, b=2.0):
+    # Not at the top: other schemes need no scipy, which takes a third of a second to import.
+    from scipy.special import ndtr, ndtri
+
     low, high = ndtr((a - mean) / std), ndtr((b - mean) / std)
     return ndtri(low + (high - low) * rng.random(size)) * std + mean
 

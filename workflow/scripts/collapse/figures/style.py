@@ -3,8 +3,6 @@
 import re
 import textwrap
 
-import matplotlib
-
 RC = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -109,6 +107,9 @@ NULL["label"] = "null of the trained cloud"
 
 def apply():
     """Use this style, and no display."""
+    # Not at the top: the explorer needs the colours alone.
+    import matplotlib
+
     matplotlib.use("Agg")
     matplotlib.rcParams.update(RC)
 
