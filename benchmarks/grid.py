@@ -247,7 +247,8 @@ class Results:
             "stylesheet": TEMPLATES / "explorer.css",
         }
         outputs = {"page": self._at("report/explorer.html"), "folder": self._at("report/explorer")}
-        return run("write_explorer.py", self.folder, input=inputs, output=outputs)
+        # What the copies hold.
+        return run("write_explorer.py", self.folder, input=inputs, output=outputs, params={"methods": ["pca"]})
 
 
 def _measured(runs):

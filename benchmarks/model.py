@@ -39,8 +39,8 @@ def snapshot(directory, width, n_blocks, n_heads, positions):
 
 
 @contextlib.contextmanager
-def trained_checkpoint(snapshot, gguf_file=None):
-    """Yield the folder of the trained checkpoint of a snapshot and its record, as the workflow lays them out."""
+def trained_checkpoint(folder, gguf_file=None):
+    """Yield the folder of the trained checkpoint of a folder's model and its record, as the workflow lays them out."""
     import transformers
 
     from collapse.weights import trained
@@ -51,7 +51,7 @@ def trained_checkpoint(snapshot, gguf_file=None):
         root = Path(name)
         record = {"model": "shape", "source": source, "revision": "local"}
         (root / "source.json").write_text(json.dumps(record), encoding="utf-8")
-        trained(snapshot, root / "source.json", root / "trained/checkpoint", root / "trained/weights.json")
+        trained(folder, root / "source.json", root / "trained/checkpoint", root / "trained/weights.json")
         yield root / "trained"
 
 

@@ -68,6 +68,13 @@ def test_deflation_scales_both_sides_and_moves_the_known_eigenvalue(n, seed):
     assert squares == pytest.approx((expected**2).sum(), rel=1e-12)
 
 
+@pytest.mark.parametrize("n", [1500, 2216])
+def test_a_sum_of_squares_of_equal_numbers_is_off_by_few_roundings_per_token(n):
+    one, nothing = np.ones(n), np.zeros(n)
+    _, squares = deflated(np.full((n, n), 1 / n), one, nothing)
+    assert squares == pytest.approx((1 / n) ** 2 * n**2, rel=n * np.finfo(float).eps)
+
+
 @laws
 @given(sizes, seeds)
 def test_a_product_reads_the_lower_triangle_alone(n, seed):
@@ -90,6 +97,17 @@ def test_lanczos_turns_a_matrix_into_a_tridiagonal_one(n, steps, seed):
     T = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
     np.testing.assert_allclose(basis[:-1] @ S @ basis[:-1].T, T, atol=1e-11)
     np.testing.assert_allclose(basis[-1] @ S @ basis[-2], beside[-1], atol=1e-11)
+
+
+@pytest.mark.parametrize("values", [[1.0, 1e-3, 1e-7], [1.0, 1e-7], [3.0, 2.0, 1e-6]])
+def test_lanczos_vectors_stay_orthogonal_where_a_step_leaves_little(values):
+    """What is divided by a small number carries rounding that is large beside it."""
+    Q = np.linalg.qr(np.random.default_rng(0).normal(size=(60, len(values))))[0]
+    basis, diagonal, beside = np.zeros((9, 60)), np.zeros(8), np.zeros(8)
+    basis[0] = 60**-0.5
+    done = lanczos((Q * values) @ Q.T, basis, diagonal, beside, 0, 8, 1e-8)
+    assert done < 8
+    np.testing.assert_allclose(basis[:done] @ basis[:done].T, np.eye(done), atol=1e-11)
 
 
 def test_lanczos_ends_where_its_vectors_are_whole():

@@ -345,12 +345,13 @@ def test_peaked_causal_heads_are_their_definitions(name):
     assert row[SYMMETRIC_SINKHORN] is not None
 
 
-def test_a_head_of_full_length_stops_in_the_round_of_the_in_place_version():
+@pytest.mark.parametrize(("is_causal", "above"), [(False, module.UNMASKED), (True, module.CLIP)])
+def test_a_head_of_full_length_stops_in_the_round_of_the_in_place_version(is_causal, above):
     """Near the stop the witness changes, so a rule that is only nearly the same would be a round off."""
-    A = as_attention([softmax(2 * np.random.default_rng(5).normal(size=(200, 200)), False)])[0]
+    A = as_attention([softmax(2 * np.random.default_rng(5).normal(size=(200, 200)), is_causal)])[0]
     for tolerance in (1e-3, 1e-5, 1e-8, 1e-12):
         M, done, settled = in_place(np.maximum(A, 1e-12), 200, tolerance)
-        r, c, rounds, converged = module._sinkhorn(np.maximum(A, 1e-12), 200, tolerance)
+        r, c, rounds, converged = module._sinkhorn(np.maximum(A, 1e-12), 200, tolerance, above)
         assert (rounds, converged) == (done, settled)
         np.testing.assert_allclose(r[:, None] * np.maximum(A, 1e-12) * c, M, atol=1e-14)
 
@@ -460,6 +461,26 @@ def test_an_eigenvalue_that_lanczos_missed_is_never_left_out(rest, n_missed, mon
     monkeypatch.setattr(module, "_lanczos", lambda S: (0.5, np.array([0.5]), np.array([0.0])))
     assert module._largest_eigenvalue(S, (values**2).sum()) == 0.7
     assert ways == ["dpotrf", "eigvalsh"]
+
+
+@pytest.mark.parametrize("n", [512, 2216])
+@pytest.mark.parametrize("lam", [2e-7, 9e-7])
+def test_what_is_left_over_is_never_lost_in_the_rounding_of_its_sum(n, lam):
+    """Uniform but for two tokens that Lanczos' start hardly tells apart: the norm must show what it did not find."""
+    start = np.random.default_rng(0).normal(size=n)
+    order = np.argsort(start)
+    place = np.abs(np.diff(start[order])).argmin()
+    two = order[place : place + 2]
+    A = np.full((n, n), 1 / n)
+    A[np.ix_(two, two)] += lam / 2 * np.array([[1, -1], [-1, 1]])
+    assert second_eigenvalue(A) == pytest.approx(1 - lam, abs=1e-10)
+
+
+def test_what_is_not_finite_is_no_graph_that_falls_apart():
+    W = np.ones((4, 4))
+    W[2, 1] = np.nan
+    with pytest.raises(AssertionError, match="not finite"):
+        module._second_eigenvalue(W, np.full(4, 4.0))
 
 
 def test_what_is_left_over_beside_what_was_found_counts_in_the_proof(monkeypatch, ways):

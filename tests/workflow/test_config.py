@@ -186,6 +186,16 @@ def test_the_paper_s_config_is_the_whole_grid():
     assert set(grid.metrics) == set(METRICS)
 
 
+def test_the_order_of_token_rules_is_no_other_config():
+    """Parameters are compared as text: t-SNE and UMAP of all runs would run again."""
+    configs = []
+    for rules in (["content", "all"], ["all", "content"]):
+        config = copy.deepcopy(DEMO)
+        changed(["projections", "tokens"], rules)(config)
+        configs.append(load(config, REPOSITORY)[0])
+    assert configs[0] == configs[1]
+
+
 def test_numbers_have_one_name_in_paths():
     """SM11: a float in a path makes a new name of each of its spellings."""
     assert [number_slug(x) for x in (1, 1.0, 0.1, 0.1 + 0.2, 1e-5, 5)] == [

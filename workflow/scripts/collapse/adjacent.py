@@ -28,7 +28,8 @@ def compare_adjacent(layers, prepare, compare, columns):
         try:
             current = prepare(H)
         except Undefined as reason:
-            current = reason
+            # Without the frames that it came from, which hold the layer.
+            current = reason.with_traceback(None)
         if before is None:
             yield nulls(columns, FIRST_LAYER)
         elif isinstance(current, Undefined):

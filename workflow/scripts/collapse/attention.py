@@ -39,7 +39,7 @@ def as_attention(A, is_causal=False):
     """
     if _checked.get((id(A), bool(is_causal))) is A:
         return A
-    A = np.array(A, dtype=np.float64)
+    A = np.array(A, dtype=np.float64, order="C")
     if A.ndim != 3 or A.shape[1] != A.shape[2] or len(A) == 0:
         raise Refusal(f"attention must be heads x queries x keys with as many keys as queries, found shape {A.shape}")
     if A.shape[1] == 0:

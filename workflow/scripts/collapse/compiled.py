@@ -5,7 +5,8 @@ reading it. So a matrix that is needed in two directions is read once, four rows
 lower triangle is read, and what stands above its diagonal means nothing; and of one under a causal mask no more than
 that, where all above its diagonal is one number, `above` (negative: it is not).
 
-Sums are taken in another order than numpy's: results differ from its own by rounding.
+Sums are taken in another order than numpy's: results differ from its own by rounding. The first job after a change of
+this file compiles for some seconds; numba keeps what it compiled beside it.
 """
 
 import numpy as np
@@ -13,7 +14,9 @@ from numba import njit
 
 ROWS = 4
 TILE = 8
-# Reordered sums are what makes them fast; division by zero gives infinity, as in numpy, and the caller looks at it.
+# Share of a vector that is left of it: what rounding leaves in it is then at most 1e-13 of that.
+LITTLE = 1e-3
+# Reordered sums are what makes them fast. Division by zero gives infinity, as in numpy, and no exception.
 compiled = njit(cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 
 
@@ -108,12 +111,13 @@ def deflated(W, scale, known):
     n = len(W)
     S, squares = np.empty((n, n)), 0.0
     for i in range(n):
-        for j in range(i + 1):
+        # Row by row: what rounding makes of n^2 equal numbers in one sum grows with n^2.
+        row = 0.0
+        for j in range(i):
             S[i, j] = scale[i] * W[i, j] * scale[j] - 2.0 * known[i] * known[j]
-            squares += S[i, j] * S[i, j]
-    squares *= 2.0
-    for i in range(n):
-        squares -= S[i, i] * S[i, i]
+            row += S[i, j] * S[i, j]
+        S[i, i] = scale[i] * W[i, i] * scale[i] - 2.0 * known[i] * known[i]
+        squares += 2.0 * row + S[i, i] * S[i, i]
     return S, squares
 
 
@@ -146,6 +150,15 @@ def product(W, x):
 
 
 @compiled
+def length(v):
+    """Return the Euclidean length of a vector."""
+    s = 0.0
+    for j in range(len(v)):
+        s += v[j] * v[j]
+    return np.sqrt(s)
+
+
+@compiled
 def lanczos(S, basis, diagonal, beside, first, last, residual):
     """Go on with Lanczos' method on a symmetric S, from step `first` to before `last`; return the steps now done.
 
@@ -155,19 +168,22 @@ def lanczos(S, basis, diagonal, beside, first, last, residual):
     n = len(S)
     for k in range(first, last):
         v = product(S, basis[k])
-        # Rounding brings back what was found before, so it is taken out at every step: the latest first.
-        for m in range(k, -1, -1):
-            s = 0.0
-            for j in range(n):
-                s += basis[m, j] * v[j]
-            for j in range(n):
-                v[j] -= s * basis[m, j]
-            if m == k:
-                diagonal[k] = s
-        s = 0.0
-        for j in range(n):
-            s += v[j] * v[j]
-        beside[k] = np.sqrt(s)
+        before = length(v)
+        diagonal[k] = 0.0
+        # Rounding brings back what was found before, so it is taken out at every step: the latest first. Where little
+        # is left, rounding is much of it, and it is taken out once more.
+        for _ in range(2):
+            for m in range(k, -1, -1):
+                s = 0.0
+                for j in range(n):
+                    s += basis[m, j] * v[j]
+                for j in range(n):
+                    v[j] -= s * basis[m, j]
+                if m == k:
+                    diagonal[k] += s
+            beside[k] = length(v)
+            if beside[k] > LITTLE * before:
+                break
         if beside[k] < residual:
             return k + 1
         for j in range(n):

@@ -126,6 +126,8 @@ def load(config, repository):
     if faults:
         raise Refusal(_headline(faults))
     config = in_order(_with_defaults(config, schema()))
+    # Asked for in another order it is the same.
+    config["projections"]["tokens"].sort()
     weights, faults = _expand_weights(config["weights"])
     sources = {model["name"]: _source(model["source"], repository) for model in config["models"]}
     table = Path(repository) / config["prompts_table"]

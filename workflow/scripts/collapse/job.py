@@ -58,8 +58,8 @@ def job(snakemake, needs_pandas=False):
         os.dup2(log.fileno(), 2)
     faulthandler.enable()
     keep_memory()
-    # Importing makes hundreds of thousands of objects that stay: to look through them for garbage takes a fifth of the
-    # start of a job that loads a model.
+    # Importing makes hundreds of thousands of objects that stay, and looking through them for garbage, here and again
+    # when Python ends, is a third of the start of a job that loads a model.
     gc.set_threshold(COLLECT_AT)
     if not needs_pandas:
         sys.meta_path.insert(0, NoPandas)
@@ -74,7 +74,6 @@ def job(snakemake, needs_pandas=False):
         _tell(f"Refused: {refusal}", terminal)
         sys.exit(1)
     finally:
-        # And as long again, several times over, when Python ends.
         gc.freeze()
 
 

@@ -94,7 +94,8 @@ def _sphere_rank(H):
     try:
         return entropy_rank(singular_values(on_sphere(H)))
     except Undefined as reason:
-        return reason
+        # Without the frames that it came from, which hold the layer.
+        return reason.with_traceback(None)
 
 
 def _ranks_are_steady(ranks, tolerance):

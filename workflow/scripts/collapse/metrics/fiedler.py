@@ -55,8 +55,8 @@ LANCZOS_STEPS = 128
 STEPS_AT_ONCE = 8
 RESIDUAL = 1e-8
 PROVEN = 5e-11
-# Share of |S|^2 that rounding may have taken from it.
-ROUNDING = 1e-12
+# Roundings per token, as a share of |S|^2, that its sum and those taken from it may be off by.
+ROUNDINGS = 4.0 * np.finfo(np.float64).eps
 VALUES = ("fiedler_published", "fiedler_symmetric", "fiedler_symmetric_sinkhorn")
 COLUMNS = (
     *(name for value in VALUES for name in (value, f"{value}_uniform")),
@@ -249,24 +249,27 @@ def _second_eigenvalue(W, degrees, x=1.0):
         return 0.0
     # The largest eigenvalue of S, 1, belongs to D^1/2 1. Moved to -1, below which there is none, it leaves the second.
     S, squares = deflated(W, x / np.sqrt(degrees), np.sqrt(degrees / degrees.sum()))
+    assert np.isfinite(squares), "attention or its scaling is not finite, and a maximum with 0 would hide it"
     return max(0.0, 1.0 - _largest_eigenvalue(S, squares))
 
 
 def _largest_eigenvalue(S, squares):
-    """Largest eigenvalue of a symmetric S (lower triangle), within 1e-10; `squares` is the sum of its squared entries.
+    """Largest eigenvalue of a symmetric S (lower triangle), within 1e-10, half of which is for rounding.
 
-    Lanczos' method finds one in a few products, but may miss a larger one, and needs thousands where many lie close. So
-    what it finds, never above the largest, is proven. Its vectors turn S into [[T, C], [C^T, B]] with T tridiagonal and
-    C one number b in a corner, and no eigenvalue of S is above that of [[T, C], [C^T, |B|]], where for |B| stands its
-    Frobenius norm, all that T and b leave of that of S. Where many eigenvalues make that too large, (what was found +
-    PROVEN) I - S has a Cholesky factor only if none is larger. What is not found or not proven is decomposed.
+    `squares` is the sum of the squared entries of S. Lanczos' method finds one in a few products, but may miss a larger
+    one, and needs thousands where many lie close. So what it finds, never above the largest, is proven. Its vectors
+    turn S into [[T, C], [C^T, B]] with T tridiagonal and C one number b in a corner, and no eigenvalue of S is above
+    that of [[T, C], [C^T, |B|]], where for |B| stands its Frobenius norm, all that T and b leave of that of S. Where
+    many eigenvalues make that too large, (what was found + PROVEN) I - S has a Cholesky factor only if none is larger.
+    What is not found or not proven is decomposed.
     """
     n = len(S)
     if n >= ITERATIVE_FROM:
         found, diagonal, beside = _lanczos(S)
         if found is not None:
-            rest = squares * (1.0 + ROUNDING) - (diagonal**2).sum() - 2.0 * (beside**2).sum()
-            if _top(np.append(diagonal, np.sqrt(max(rest, 0.0))), beside)[0] <= found + PROVEN:
+            rest = squares * (1.0 + n * ROUNDINGS) - (diagonal**2).sum() - 2.0 * (beside**2).sum()
+            bound = eigh_tridiagonal(np.append(diagonal, np.sqrt(max(rest, 0.0))), beside, eigvals_only=True)[-1]
+            if bound <= found + PROVEN:
                 return found
             shifted = -S
             shifted.flat[:: n + 1] += found + PROVEN
