@@ -60,6 +60,13 @@ if workflow.is_main_process:
             logger.warning(warning)
 
 
+onstart:
+    # To keep below so many jobs a second, Snakemake looks at every ready job again a second after each look, and each job
+    # that ends begins another such chain. On a grid that takes it more time than many of the jobs. A cluster needs it.
+    if workflow.local_exec:
+        workflow.scheduler.job_rate_limiter = None
+
+
 onsuccess:
     discard_drawn_weights()
     if Path(REPORT).exists():

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from project import Project
+from snakemake.scheduling.job_scheduler import JobScheduler
 
 from collapse.config import schema
 from collapse.registry import FIGURES, METRICS
@@ -150,6 +151,12 @@ def dry_run(directory, *arguments):
 def jobs(printed):
     stats = printed.split("Job stats:")[1]
     return {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", stats, flags=re.MULTILINE)}
+
+
+def test_what_the_snakefile_takes_from_the_scheduler_is_there_to_be_taken():
+    """With another Snakemake, setting it might do nothing: the time that it saves would be lost without a word."""
+    assert "job_rate_limiter" in JobScheduler.__init__.__code__.co_names
+    assert "job_rate_limiter" in JobScheduler.schedule.__code__.co_names
 
 
 @pytest.mark.parametrize(("models", "prompts"), [(5, 5), (10, 5)])
