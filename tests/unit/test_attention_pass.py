@@ -253,10 +253,10 @@ def test_a_block_as_wide_as_gpt2_xl_stays_below_the_model_and_1_5_gb(tmp_path):
 
 def test_memory_does_not_grow_with_the_number_of_blocks(tmp_path):
     peaks = {}
-    for n_layer in (2, 18):
+    for n_layer in (2, 34):
         directory, ids = gpt2(tmp_path / f"m{n_layer}", n_embd=100, n_head=25, n_layer=n_layer)
         states = states_of(tmp_path / f"{n_layer}.parquet", ids, n_blocks=n_layer, d=100)
         peaks[n_layer] = peak(states, directory, "attention_tokens")
     one_block = 25 * 512 * 512 * 4
-    # Sixteen blocks more, of which a few may lie about, freed and not given back.
-    assert peaks[18] - peaks[2] < 8 * one_block
+    # 32 blocks more, of which some may lie about: jobs keep 256 MB of what they freed.
+    assert peaks[34] - peaks[2] < 16 * one_block
