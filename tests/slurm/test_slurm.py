@@ -70,7 +70,8 @@ def test_an_edited_metric_submits_that_metric_and_what_is_drawn_from_it(changed,
 
 
 def test_a_job_killed_for_memory_comes_back_with_more(changed, cluster):
-    before_energy(changed, "import time; much = bytearray(b'1') * 1_000_000_000; time.sleep(3)")
+    # Once for each token rule, and not twice at a time.
+    before_energy(changed, "import time; much = bytearray(b'1') * 1_000_000_000; time.sleep(3); del much")
     submission = Submission(cluster, changed, ONE_FILE).wait()
     assert submission.code == 0, submission.output()
     assert [(job["memory"], job["state"]) for job in submission.jobs] == [("1000M", "FAILED"), ("2000M", "COMPLETED")]
