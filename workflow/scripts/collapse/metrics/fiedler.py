@@ -159,10 +159,10 @@ def _published(A, is_causal, rounds, tolerance):
 def _sinkhorn(M, rounds, tolerance, above=UNMASKED):
     """Alternate row and column normalisation of M; return r, c, rounds done, and whether they settled.
 
-    The normalised matrix is r_i M_ij c_j: M is read once a round instead of rewritten twice. The
-    rule to stop, no entry changed by the tolerance in one round, is that of the in-place version, not a bound: the
-    entry that moved most when last looked at is a witness, and while it moves too much all is said. When it rests, the
-    entries that moved most in their rows are asked, and only when these rest too are all entries formed.
+    The normalised matrix is r_i M_ij c_j: M is read once a round instead of rewritten twice. The rule to stop, no entry
+    changed by the tolerance in one round, is that of the in-place version, not a bound: the entry that moved most when
+    last looked at is a witness, and while it moves too much all is said. When it rests, the entries that moved most in
+    their rows are asked, and only when these rest too are all entries formed.
     """
     r = c = np.ones(len(M))
     rows = np.arange(len(M))
@@ -289,7 +289,7 @@ def _lanczos(S):
     diagonal, beside = np.zeros(LANCZOS_STEPS), np.zeros(LANCZOS_STEPS)
     start = np.random.default_rng(0).normal(size=n)
     basis[0] = start / np.linalg.norm(start)
-    done = found = None
+    found = None
     for first in range(0, LANCZOS_STEPS, STEPS_AT_ONCE):
         done = lanczos(S, basis, diagonal, beside, first, first + STEPS_AT_ONCE, RESIDUAL)
         value, last = _top(diagonal[:done], beside[: done - 1])
