@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from labs import Lab, arrays, definition, norm, record
+from memory import environment_to_measure_in
 from safetensors.numpy import load_file, save_file
 from scipy import stats
 from tiny_models import edit_json, make_gguf, make_model
@@ -616,7 +617,6 @@ def test_drawing_never_holds_the_checkpoint_in_memory(tmp_path):
         "    draw(*inputs, definition, *outputs)\n"
         "    print('beyond', definition['scheme'], peak_memory() - before)"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     inputs = [str(target / name) for name in ("checkpoint", "weights.json")]
     assert size > 70e6
     names = [*schemes.DRAWS, "library-init"]
@@ -624,7 +624,7 @@ def test_drawing_never_holds_the_checkpoint_in_memory(tmp_path):
     draws = [[definition(scheme=scheme), outputs[scheme]] for scheme in names]
     # One process for all, since its imports take longer than the draws: a peak that one leaves counts for the next too.
     command = [sys.executable, "-c", program, json.dumps([inputs, draws])]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=environment_to_measure_in(), capture_output=True, text=True, check=True)
     peaks = dict(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("beyond "))
     assert list(peaks) == names
     assert all(int(peak) < 0.5 * size for peak in peaks.values()), peaks
