@@ -1,12 +1,15 @@
 """What the report says of devices, number types and undefined values, and whether its colours can be read."""
 
 import re
+import weakref
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from collapse import report
 from collapse.figures import style
-from collapse.report import gaps_of_runs, made_on, mixed_runs
+from collapse.report import gaps_of_runs, look_through, made_on, mixed_runs, undefined_states
 
 PAGES = Path(__file__).resolve().parents[2] / "workflow/report"
 TEMPLATE = PAGES / "index.html.j2"
@@ -59,6 +62,59 @@ def test_the_grid_says_of_each_run_which_metrics_are_undefined_and_how_much_of_t
         ("m", "trained", "p"): [{"table": "cka", "share": 0.75}, {"table": "clusters", "share": 0.25}],
         ("m", "identity-b1", "p"): [{"table": "cka", "share": 1.0}],
     }
+
+
+def undefined_table(*rows):
+    """A table of prompts and reasons, all of one model."""
+    prompts, reasons = zip(*rows)
+    same = {"model": ["gpt2"] * len(rows), "weights": ["trained"] * len(rows)}
+    return pa.table(same | {"prompt": prompts, "undefined": pa.array(reasons, pa.string())})
+
+
+def test_undefined_states_are_counted_by_run_with_the_most_frequent_reason_whatever_its_numbers():
+    frame = undefined_table(
+        ("b", "row 3 is a zero vector (1 of 12)"),
+        ("a", None),
+        ("b", "one token"),
+        ("b", "row 4 is a zero vector (1 of 12)"),
+        ("b", "no layer before the first"),
+        ("c", "no layer before the first"),
+        ("a", "one token"),
+        ("a", "b after a"),
+        ("b", None),
+    )
+    kinds = {"table": "cka"}
+    assert undefined_states("cka", frame) == [
+        kinds | {"run": "gpt2/trained/b", "n_rows": 5, "n_undefined": 3, "reason": "row # is a zero vector (# of #)"},
+        # Of reasons as frequent as each other, the first of the alphabet.
+        kinds | {"run": "gpt2/trained/a", "n_rows": 3, "n_undefined": 2, "reason": "b after a"},
+    ]
+
+
+def test_tables_are_read_one_at_a_time_and_the_run_with_most_undefined_comes_first(monkeypatch):
+    frames = {
+        "runs": lambda: pa.table({"model": ["gpt2"]}),
+        "cluster_labels": lambda: undefined_table(("a", "one token")),
+        "projections": lambda: undefined_table(("a", "one token"), ("a", None)),
+        "inner_products": lambda: undefined_table(("a", None)),
+        "clusters": lambda: undefined_table(("a", "one token")),
+    }
+    read = {}
+
+    def once(path, name):
+        alive = {name for name, frame in read.items() if frame()}
+        assert alive <= {"runs", "inner_products"}
+        frame = frames[name]()
+        read[name] = weakref.ref(frame)
+        return frame
+
+    monkeypatch.setattr(report.results, "read", once)
+    kept, undefined = look_through([f"results/tables/{name}.parquet" for name in frames])
+    assert list(kept) == ["runs", "inner_products"] and list(read) == list(frames)
+    assert [(row["table"], row["n_undefined"], row["n_rows"]) for row in undefined] == [
+        ("clusters", 1, 1),
+        ("projections", 1, 2),
+    ]
 
 
 def luminance(colour):

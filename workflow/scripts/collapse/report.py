@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from collapse.provenance import versions
 from collapse.reasons import FIRST_LAYER, reason_kind
 from collapse.registry import METRICS
 from collapse.scorecard import scorecard
-from collapse.summary import headline, sentences
+from collapse.summary import QUANTITIES, headline, sentences
+
+SUMMARIZED = {table for table, *_ in QUANTITIES}
 
 
 def write_report(tables, claims, figures, explorer, config, template, output):
@@ -39,7 +42,7 @@ def write_report(tables, claims, figures, explorer, config, template, output):
         The page.
     """
     folder = Path(tables[0]).parents[1]
-    frames = {Path(path).stem: results.read(path, Path(path).stem) for path in tables}
+    frames, undefined = look_through(tables)
     records = {Path(path).stem: results.record(path) for path in [*tables, claims]}
     runs = [row | {"record": json.loads(row["record"])} for row in frames["runs"].to_pylist()]
     sections = [
@@ -47,9 +50,6 @@ def write_report(tables, claims, figures, explorer, config, template, output):
         for question, members in groupby(figures.items(), key=lambda item: item[1])
     ]
     last_blocks = headline(frames)
-    # Labels are null exactly where their clusters are.
-    metrics = {name: frame for name, frame in frames.items() if name not in ("runs", "cluster_labels")}
-    undefined = undefined_states(metrics)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(template).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -65,7 +65,7 @@ def write_report(tables, claims, figures, explorer, config, template, output):
         prompts=list(dict.fromkeys(run["prompt"] for run in runs)),
         undefined=undefined,
         gaps=gaps_of_runs(undefined),
-        not_computed=sorted(set(METRICS) - set(frames)),
+        not_computed=sorted(set(METRICS) - set(records)),
         mixed=mixed_runs(runs),
         definitions=[_definition(name) | {"made_on": made_on(record)} for name, record in records.items()],
         provenance=records,
@@ -75,33 +75,57 @@ def write_report(tables, claims, figures, explorer, config, template, output):
     write_text(output, page)
 
 
-def undefined_states(metrics):
-    """Count, per run and metric, the states with a null, each with its most frequent reason.
+def look_through(tables):
+    """Read tables one at a time, since those with a row per token have millions of rows; keep only small ones.
+
+    Returns
+    -------
+    frames : dict of pyarrow.Table
+        `runs` and the tables that `headline` looks at, by name.
+    undefined : list of dict
+        What `undefined_states` says of every metric's table, the largest share of undefined values first.
+    """
+    frames, undefined = {}, []
+    for path in tables:
+        name = Path(path).stem
+        frame = results.read(path, name)
+        # Labels are null exactly where their clusters are.
+        if name not in ("runs", "cluster_labels"):
+            undefined += undefined_states(name, frame)
+        if name == "runs" or name in SUMMARIZED:
+            frames[name] = frame
+        # Before the next one is read.
+        del frame
+    return frames, sorted(undefined, key=lambda row: -row["n_undefined"] / row["n_rows"])
+
+
+def undefined_states(table, frame):
+    """Count, per run of a metric's table, the states with a null, each run with its most frequent reason.
 
     Returns
     -------
     list of dict
-        `run`, `table`, `n_rows`, `n_undefined`, `reason`; only what no first layer explains, largest first.
+        `run`, `table`, `n_rows`, `n_undefined`, `reason`, in the table's order; only what no first layer explains.
     """
-    counted = []
-    for table, frame in metrics.items():
-        reasons = {}
-        for row in frame.select(["model", "weights", "prompt", "undefined"]).to_pylist():
-            run = (row["model"], row["weights"], row["prompt"])
-            reasons.setdefault(run, []).append(row["undefined"])
-        for run, found in reasons.items():
-            told = [reason_kind(reason) for reason in found if reason and FIRST_LAYER not in reason]
-            if told:
-                counted.append(
-                    {
-                        "run": "/".join(run),
-                        "table": table,
-                        "n_rows": len(found),
-                        "n_undefined": len(told),
-                        "reason": max(sorted(set(told)), key=told.count),
-                    }
-                )
-    return sorted(counted, key=lambda row: -row["n_undefined"] / row["n_rows"])
+    keys = ["model", "weights", "prompt", "undefined"]
+    # On one thread groups come in the order of the table.
+    counted = frame.group_by(keys, use_threads=False).aggregate([([], "count_all")])
+    n_rows, told = Counter(), {}
+    for row in counted.to_pylist():
+        run = (row["model"], row["weights"], row["prompt"])
+        n_rows[run] += row["count_all"]
+        if row["undefined"] and FIRST_LAYER not in row["undefined"]:
+            told.setdefault(run, Counter())[reason_kind(row["undefined"])] += row["count_all"]
+    return [
+        {
+            "run": "/".join(run),
+            "table": table,
+            "n_rows": n_rows[run],
+            "n_undefined": kinds.total(),
+            "reason": max(sorted(kinds), key=kinds.get),
+        }
+        for run, kinds in ((run, told[run]) for run in n_rows if run in told)
+    ]
 
 
 def gaps_of_runs(undefined):
