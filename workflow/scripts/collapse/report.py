@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import groupby
 from pathlib import Path
 
@@ -110,12 +110,13 @@ def undefined_states(table, frame):
     keys = ["model", "weights", "prompt", "undefined"]
     # On one thread groups come in the order of the table.
     counted = frame.group_by(keys, use_threads=False).aggregate([([], "count_all")])
-    n_rows, told = Counter(), {}
+    n_rows, told = Counter(), defaultdict(Counter)
     for row in counted.to_pylist():
         run = (row["model"], row["weights"], row["prompt"])
         n_rows[run] += row["count_all"]
+        kinds = told[run]
         if row["undefined"] and FIRST_LAYER not in row["undefined"]:
-            told.setdefault(run, Counter())[reason_kind(row["undefined"])] += row["count_all"]
+            kinds[reason_kind(row["undefined"])] += row["count_all"]
     return [
         {
             "run": "/".join(run),
@@ -124,7 +125,8 @@ def undefined_states(table, frame):
             "n_undefined": kinds.total(),
             "reason": max(sorted(kinds), key=kinds.get),
         }
-        for run, kinds in ((run, told[run]) for run in n_rows if run in told)
+        for run, kinds in told.items()
+        if kinds
     ]
 
 
